@@ -1,0 +1,36 @@
+"""A GPU as plans and checks see it: limits that bound a plan and names that key it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU.
+
+    name           as the driver reports it, e.g. "NVIDIA H200"
+    arch           what kernels are compiled for: "sm_90a", "sm_100a", "sm_103a"
+    sms            multiprocessors
+    smem_per_block largest dynamic shared memory of one CTA, bytes
+    l2_bytes       L2 capacity, bytes
+    uuid           empty for a modelled GPU
+    driver, cuda   versions as text; empty for a modelled GPU
+    bandwidth      peak of its data sheet, bytes per second (a span that implies more is a fault)
+    """
+
+    name: str
+    arch: str
+    sms: int
+    smem_per_block: int
+    l2_bytes: int
+    bandwidth: float
+    uuid: str = ""
+    driver: str = ""
+    cuda: str = ""
+
+    @property
+    def compute_capability(self) -> str:
+        """ "9.0", "10.0", "10.3": from the architecture's name."""
+        digits = self.arch.removeprefix("sm_").rstrip("af")
+        return f"{digits[:-1]}.{digits[-1]}"

@@ -1,0 +1,33 @@
+"""Every environment variable that mktune reads. Nothing else in the package looks at the environment.
+
+MKTUNE_HOME        folder of the default store                 (default: the user's data folder, XDG_DATA_HOME)
+MKTUNE_STORE       URL of the default store                    (default: sqlite in MKTUNE_HOME)
+MKTUNE_CACHE_DIR   folder of compiled kernels                  (default: the user's cache folder, XDG_CACHE_HOME)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def _folder(variable: str, xdg: str, fallback: str) -> Path:
+    if value := os.environ.get(variable):
+        return Path(value).expanduser()
+    base = os.environ.get(xdg)
+    return (Path(base) if base else Path.home() / fallback) / "mktune"
+
+
+def home() -> Path:
+    """The folder of the default store. Not created here."""
+    return _folder("MKTUNE_HOME", "XDG_DATA_HOME", ".local/share")
+
+
+def cache_dir() -> Path:
+    """The folder of compiled kernels. Not created here."""
+    return _folder("MKTUNE_CACHE_DIR", "XDG_CACHE_HOME", ".cache")
+
+
+def store_url() -> str | None:
+    """The URL of the default store, if the user set one."""
+    return os.environ.get("MKTUNE_STORE") or None

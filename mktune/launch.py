@@ -1,0 +1,112 @@
+"""What to compile and how to launch it: plain values that ops describe, jit compiles and executors run.
+
+A launch names buffers, never addresses: an executor resolves names when it builds, and may rebind them later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel instance to compile.
+
+    source           path under kernels/, e.g. "standalone/qkv_a.cu"
+    name_expression  C++ name of the instance, e.g. "mktune::qkv_a_producer<16, 128, 4>"
+    defines          macros set for this instance, e.g. (("MKTUNE_DELAY_NS", "20000"),)
+    """
+
+    source: str
+    name_expression: str
+    defines: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class BufferArg:
+    """The address of a named buffer plus `offset` bytes. Parameters marked `constant` are never written on the GPU."""
+
+    buffer: str
+    offset: int = 0
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class ScalarArg:
+    """A number passed by value. `ctype` is one of i32, u32, i64, u64, f32."""
+
+    value: int | float
+    ctype: str = "i32"
+
+
+@dataclass(frozen=True)
+class TensorMapArg:
+    """A TMA descriptor (128 bytes, `const __grid_constant__ CUtensorMap`) over a named buffer.
+
+    dims      sizes in elements, innermost first
+    strides   bytes between neighbours of each dimension but the innermost (len(dims) - 1 values)
+    box       tile sizes in elements, innermost first
+    dtype     u8, bf16 or f32 (e4m3 travels as u8)
+    swizzle   0, 32, 64 or 128 bytes
+    l2        L2 promotion in bytes: 0, 64, 128 or 256
+    """
+
+    buffer: str
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 128
+    l2: int = 256
+    constant: bool = False
+
+
+Arg = BufferArg | ScalarArg | TensorMapArg
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of one kernel: `grid` CTAs of `block` threads, `smem` bytes of dynamic shared memory."""
+
+    kernel: KernelSpec
+    grid: tuple[int, int, int]
+    block: int
+    smem: int
+    args: tuple[Arg, ...]
+    cluster: int = 1
+
+
+@dataclass(frozen=True)
+class SassFacts:
+    """What the machine code of one kernel does, read from its disassembly.
+
+    mma              MMA instructions seen, e.g. ("QGMMA",) or ("HMMA",)
+    tma              UTMALDG or UBLKCP present
+    waits            "always" where every path from entry to exit passes ACQBULK, "some", or "never"
+    trigger          "before_wait", "after_wait" or "exit" (no PREEXIT)
+    loads_before_wait  how many global loads (LDG, UTMALDG, UBLKCP …) some path reaches without ACQBULK
+    unproven_loads   those of them whose address cannot be traced to a parameter declared constant
+    """
+
+    mma: tuple[str, ...]
+    tma: bool
+    waits: str
+    trigger: str
+    loads_before_wait: int
+    unproven_loads: int
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One compiled instance: the cubin that holds it, its mangled name, resources and SASS facts."""
+
+    spec: KernelSpec
+    arch: str
+    cubin: bytes = field(repr=False)
+    symbol: str
+    registers: int
+    static_smem: int
+    stack_bytes: int
+    spill_bytes: int
+    compiler: str
+    facts: SassFacts | None

@@ -1,0 +1,146 @@
+"""A trial and what was measured in it: frozen values with plain-JSON forms."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from mktune.plan import Plan
+
+
+class Status(StrEnum):
+    """How a trial ended. Invalid and duplicate proposals are counted per study; they are not trials."""
+
+    OK = "ok"
+    PRUNED = "pruned"
+    NOISY = "noisy"
+    COMPILE_ERROR = "compile_error"
+    BUILD_ERROR = "build_error"
+    LAUNCH_ERROR = "launch_error"
+    ILLEGAL_ACCESS = "illegal_access"
+    OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"
+    WRONG_RESULT = "wrong_result"
+    CRASH = "crash"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a measured number means; stored with every number, and part of a plan's key.
+
+    backend    "cuda" (measured) or "sim" (modelled: never served unless asked for)
+    cold       weights come from memory, not from L2
+    layers     copies of the graph, chained in one launch, each with its own weights
+    shared_kv  requests share cache pages because the pools would not fit
+    inputs     "random" (the only kind that may be promoted)
+    """
+
+    backend: str
+    cold: bool = True
+    layers: int = 1
+    shared_kv: bool = False
+    inputs: str = "random"
+
+    @property
+    def simulated(self) -> bool:
+        return self.backend == "sim"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The span of one plan: microseconds per layer.
+
+    span_us          median of the samples
+    low_us, high_us  95 % confidence interval of that median
+    samples_us       every sample, one graph launch / layers each, in the order taken
+    device_state     clocks, power, temperature before and after ("sm_mhz_before", …); empty for a model
+    """
+
+    span_us: float
+    low_us: float
+    high_us: float
+    samples_us: tuple[float, ...]
+    policy: Policy
+    device_state: tuple[tuple[str, float], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["samples_us"] = list(self.samples_us)
+        data["device_state"] = dict(self.device_state)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Measurement:
+        return cls(
+            span_us=data["span_us"],
+            low_us=data["low_us"],
+            high_us=data["high_us"],
+            samples_us=tuple(data["samples_us"]),
+            policy=Policy(**data["policy"]),
+            device_state=tuple(sorted(data["device_state"].items())),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a bench says of one plan. `reason` is one line where `status` is not ok; `seconds` is time by phase."""
+
+    status: Status
+    reason: str = ""
+    measurement: Measurement | None = None
+    seconds: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured candidate of a study. `number` counts from 0; `source` says who proposed it (sampler, builtin)."""
+
+    number: int
+    plan: Plan
+    outcome: Outcome
+    source: str
+    started: str = ""
+    seconds: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a stored plan was measured with; each field is checked at look-up. Empty text equals nothing."""
+
+    gpu: str
+    sms: int
+    compute_capability: str
+    driver: str
+    cuda: str
+    compiler: str
+    kernels: str
+    mktune: str
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A promoted plan with the evidence for it.
+
+    baseline        the built-in plan that it was compared with in the same rounds (the best of them)
+    ratio           span of the winner / span of `serial` with default configs, median of paired log ratios
+    ratio_low/high  bootstrap interval of that ratio
+    noise_floor     half-width of the interval of log ratios of one plan against itself, as a fraction
+    kept_baseline   True: nothing beat the best built-in beyond noise, so the built-in itself is stored
+    builtins        name → span in µs in the same rounds
+    validated       how it was validated, one line (empty for a simulated plan)
+    """
+
+    plan: Plan
+    measurement: Measurement
+    fingerprint: Fingerprint
+    baseline: str
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    noise_floor: float
+    kept_baseline: bool
+    builtins: tuple[tuple[str, float], ...] = ()
+    validated: str = ""
+    extra: tuple[tuple[str, str], ...] = field(default=())
