@@ -3,6 +3,8 @@
 MKTUNE_HOME        folder of the default store                 (default: the user's data folder, XDG_DATA_HOME)
 MKTUNE_STORE       URL of the default store                    (default: sqlite in MKTUNE_HOME)
 MKTUNE_CACHE_DIR   folder of compiled kernels                  (default: the user's cache folder, XDG_CACHE_HOME)
+NO_COLOR, CI,      any of them: plain lines on the terminal, no colour and no redrawing
+TERM=dumb
 """
 
 from __future__ import annotations
@@ -31,3 +33,8 @@ def cache_dir() -> Path:
 def store_url() -> str | None:
     """The URL of the default store, if the user set one."""
     return os.environ.get("MKTUNE_STORE") or None
+
+
+def plain_terminal() -> bool:
+    """Whether a terminal is to be treated as a log: no colour, no cursor movement (NO_COLOR, CI, TERM=dumb)."""
+    return bool(os.environ.get("NO_COLOR") or os.environ.get("CI") or os.environ.get("TERM") in ("dumb", "unknown"))

@@ -1,0 +1,5 @@
+"""`python -m mktune` is the `mktune` program."""
+
+from mktune.cli import main
+
+main()

@@ -1,0 +1,38 @@
+"""The commands of `mktune`, one module per group. Commands import what is heavy when they run, not before."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mktune import __version__
+from mktune.cli import doctor
+
+app = typer.Typer(
+    name="mktune",
+    help="Finds the fastest correct way to run a small graph of LLM inference kernels on a GPU.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"mktune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for group in (doctor,):
+    group.add(app)

@@ -1,0 +1,147 @@
+"""Where every error of the command line ends: one line on stderr, one exit code, never a traceback.
+
+    0    done
+    1    something that was asked for failed, or an internal error (its traceback is in a log file)
+    2    the command or its input is wrong
+    3    this machine lacks something
+    4    the store cannot be used
+    5    nothing succeeded or nothing is stored
+    130  Ctrl-C        143  SIGTERM        141  the reader of a pipe went away
+
+With --json an error is also the one JSON document on stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from mktune import knobs
+from mktune.cli import render
+from mktune.errors import MktuneError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+TERMINATED = 143
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command and return its exit code; nothing is raised."""
+    as_json = "--json" in args
+    render.start()
+    with _signals() as received:
+        try:
+            code = _invoke(list(args) or ["--help"])
+            sys.stdout.flush()  # a broken pipe shows here, while it can still be caught
+            return _signal_code(received) if received else code
+        except KeyboardInterrupt:
+            reason = "terminated" if signal.SIGTERM in received else "interrupted"
+            return _fail(as_json, reason, "Interrupted", _signal_code(received))
+        except BrokenPipeError:
+            return _leave_pipe()
+        except MktuneError as error:
+            return _fail(as_json, str(error), type(error).__name__, error.exit_code, getattr(error, "reason", None))
+        except typer.TyperException as error:
+            return _fail(as_json, _usage(error), "UsageError", 2)
+        except Exception as error:
+            message = f"internal error: {type(error).__name__}: {error} (traceback in {_log(error)})"
+            return _fail(as_json, message, "InternalError", 1)
+
+
+def _invoke(args: list[str]) -> int:
+    from mktune.cli.app import app
+
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("mktune", args) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return 0
+
+
+def _signal_code(received: Sequence[int]) -> int:
+    """Also for a command that took the signal well and ended with what it had."""
+    return TERMINATED if signal.SIGTERM in received else INTERRUPTED
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "mktune"
+    return f"{error.format_message().rstrip('.')} (see {command} --help)"
+
+
+def _fail(as_json: bool, message: str, kind: str, code: int, reason: str | None = None) -> int:
+    line = render.one_line(message)
+    try:
+        if as_json and not render.document_written():
+            error = {"type": kind, "message": line, "exit_code": code}
+            render.document({"error": error | ({"reason": reason} if reason else {})})
+        print(f"mktune: error: {line}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        return _leave_pipe()
+    return code
+
+
+def _leave_pipe() -> int:
+    """Nobody reads any more: give the interpreter's last flush somewhere to go."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(null, stream.fileno())
+    return BROKEN_PIPE
+
+
+def _log(error: BaseException) -> Path:
+    """Write the traceback where the user can find it: beside the cubins, or in the temporary folder."""
+    text = "".join(traceback.format_exception(error))
+    for folder in (knobs.cache_dir() / "logs", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix="mktune-", suffix=".log", dir=folder, text=True)
+            with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            return Path(name)
+        except OSError:
+            continue
+    return Path(os.devnull)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM become KeyboardInterrupt once; a second one ends the process at once.
+
+    Yields the signals received so far. Installed only where Python allows it (the main thread).
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            render.restore_cursor()
+            os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
+        raise KeyboardInterrupt
+
+    try:
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: the caller owns the signals
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

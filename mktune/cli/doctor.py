@@ -1,0 +1,116 @@
+"""`mktune doctor`: what this machine has, what it lacks, and whether anything that is needed is broken."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import typer
+
+from mktune import __version__, knobs
+from mktune.cli import render
+from mktune.cli.options import Json, StoreUrl, example
+from mktune.errors import MktuneError, SetupError
+
+OK, ABSENT, BROKEN = "ok", "absent", "broken"
+
+CORE = ("optuna", "sqlalchemy", "alembic", "rich", "typer", "pyyaml")
+COMPILE = (
+    "cuda-core",
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-crt",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-nvdisasm",
+    "nvidia-cuda-cuobjdump",
+)
+DEEPGEMM = ("sgl-deep-gemm", "apache-tvm-ffi")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `state` is ok, absent (fine, but something cannot be done) or broken."""
+
+    name: str
+    state: str
+    detail: str
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command(**example("mktune doctor"))(doctor)
+
+
+def doctor(store: StoreUrl = None, as_json: Json = False) -> None:
+    """Look at the GPU, the packages, the cache and the store. Exit code 3 where something needed is broken."""
+    checks = [_python(), *_packages(), _gpu(), _cache()]
+    broken = [check.name for check in checks if check.state == BROKEN]
+    if as_json:
+        render.document({"ok": not broken, "checks": [asdict(check) for check in checks]})
+    else:
+        columns = [render.Column("check", whole=True), render.Column("state", whole=True), render.Column("detail")]
+        styles = {OK: "", ABSENT: "yellow", BROKEN: "bold red"}
+        rows = [(check.name, check.state, check.detail) for check in checks]
+        render.table(columns, rows, [styles[check.state] for check in checks])
+    if broken:
+        raise SetupError(f"broken: {', '.join(broken)}")
+
+
+def _python() -> Check:
+    return Check("mktune", OK, f"{__version__}, Python {platform.python_version()} ({sys.executable})")
+
+
+def _packages() -> Iterator[Check]:
+    yield _group("core packages", CORE, BROKEN, "pip install mktune")
+    yield _group("compile packages", COMPILE, ABSENT, "cannot compile kernels: pip install 'mktune[compile]'")
+    yield _group("torch", ("torch",), ABSENT, "no references and no GPU: pip install 'mktune[gpu]'")
+    yield _group("deepgemm packages", DEEPGEMM, ABSENT, "optional provider: pip install 'mktune[deepgemm]'")
+    yield _group("postgres driver", ("psycopg",), ABSENT, "SQLite only: pip install 'mktune[postgres]'")
+
+
+def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: str) -> Check:
+    found, missing = [], []
+    for package in packages:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        # Part of a group is worse than none of it: something was removed or failed to install.
+        state = BROKEN if found and state_if_missing == ABSENT and len(packages) > 2 else state_if_missing
+        return Check(name, state, f"missing {', '.join(missing)}: {hint}")
+    return Check(name, OK, ", ".join(found))
+
+
+def _cache() -> Check:
+    folder = knobs.cache_dir()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        return Check("kernel cache", BROKEN, f"cannot write {folder}: set MKTUNE_CACHE_DIR to a folder of yours")
+    if nearest != folder:
+        return Check("kernel cache", OK, f"{folder} (empty)")
+    return Check("kernel cache", OK, f"{folder} ({_size(folder) / 1e6:.1f} MB)")
+
+
+def _size(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+
+
+def _gpu() -> Check:
+    try:
+        from mktune.backends import get
+
+        device = get("cuda").device
+    except MktuneError as error:
+        nodes = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+        state = BROKEN if nodes else ABSENT
+        return Check("GPU", state, f"{error} ({', '.join(nodes)} exists)" if nodes else str(error))
+    memory = f"{device.sms} SMs, {device.arch}, L2 {device.l2_bytes / 2**20:.0f} MiB"
+    return Check("GPU", OK, f"{device.name}, {memory}, driver {device.driver}, CUDA {device.cuda}")

@@ -1,0 +1,80 @@
+"""Arguments and options that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from mktune.errors import InputError
+from mktune.shape import Shape
+
+DEFAULT_WORKLOAD = "glm52_attention_prefix"
+
+Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.")]
+WorkloadOption = Annotated[str, typer.Option("--workload", metavar="NAME", help="Name of a workload.")]
+Ops = Annotated[str | None, typer.Option("--ops", metavar="A0,B0", help="A connected part of the workload.")]
+Rows = Annotated[str, typer.Option("--m", metavar="1,16", help="Rows (tokens) of the step, a list.")]
+Contexts = Annotated[str, typer.Option("--kv", metavar="8192", help="Context capacity of a request, a list.")]
+OneM = Annotated[int, typer.Option("--m", metavar="M", help="Rows (tokens) of the step.")]
+OneKv = Annotated[int, typer.Option("--kv", metavar="KV", help="Context capacity of a request.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option("--tokens-per-request", metavar="N", help="Tokens of each request; must divide M. [gcd(M, 8)]"),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Database. [MKTUNE_STORE, else SQLite in the user's data folder]"),
+]
+Backend = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
+SimGpu = Annotated[str, typer.Option("--sim-gpu", metavar="h200|b300", help="The GPU that --backend sim models.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+PlanName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN",
+        help="A plan id or its beginning, a JSON file, or a built-in: serial, serial+pdl, branches, branches+pdl.",
+    ),
+]
+
+
+def example(*lines: str) -> dict[str, Any]:
+    """The keyword arguments of a command whose help ends with these example lines."""
+    shown = [f"  {text}" for text in lines]
+    return {"epilog": "\n\n".join(["Example:", *shown])}
+
+
+def names(option: str, text: str | None) -> tuple[str, ...]:
+    """The names in a comma-separated list; empty where the option was not given. Raises InputError."""
+    if text is None:
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise InputError(f"{option} {text!r} must be names separated by commas")
+    return parts
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """The whole numbers in a comma-separated list, each once, in the order given. Raises InputError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
+        raise InputError(f"{option} {text!r} must be whole numbers separated by commas, such as 1,16")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def shapes(rows: str, contexts: str, tokens_per_request: int | None) -> list[Shape]:
+    """The grid of shapes, M slowest. Raises InputError for a number out of range."""
+    kvs = numbers("--kv", contexts)
+    return [Shape.from_m(m, kv, tokens_per_request) for m in numbers("--m", rows) for kv in kvs]
+
+
+def choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    """`value` if it is allowed. Raises InputError naming what is."""
+    if value not in allowed:
+        raise InputError(f"{option} {value!r} is unknown; allowed: {', '.join(allowed)}")
+    return value
+
+
+Command = Callable[..., None]

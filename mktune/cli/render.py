@@ -1,0 +1,210 @@
+"""Everything that the command line prints: tables, bars, notes and JSON documents. The only user of Rich's console.
+
+Results go to stdout, everything else to stderr. A terminal gets a table fitted to its width; a pipe or a file gets
+plain lines that nothing cuts. Names are printed as they are: no markup is read in them and no control character passes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from mktune import knobs
+
+GAP = "  "
+NARROWEST = 14  # cells: folding a column further than this makes it unreadable
+_written = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. `whole`: never folded, however narrow the terminal (ids, spans)."""
+
+    name: str
+    right: bool = False
+    whole: bool = False
+
+
+def start() -> None:
+    """Make ready for one command: no character may make printing fail."""
+    global _written
+    _written = False
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def document_written() -> bool:
+    """Whether stdout already holds this command's JSON document."""
+    return _written
+
+
+def document(value: Mapping[str, Any]) -> None:
+    """Print the command's one JSON document. Numbers that are not finite become null."""
+    global _written
+    _written = True
+    json.dump(finite(value), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def finite(value: Any) -> Any:
+    """`value` as plain JSON data, with null in place of NaN and infinities."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def line(text: str = "", style: str = "") -> None:
+    """One line of the result."""
+    _print(text, style, sys.stdout)
+
+
+def note(text: str, style: str = "") -> None:
+    """One line that is not part of the result: a warning, a hint, progress."""
+    _print(text, style, sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, with control characters spelled out."""
+    return visible(" ".join(text.split()))
+
+
+def visible(text: str) -> str:
+    """`text` with control characters spelled out, so that a name cannot move the cursor or colour the terminal."""
+    return "".join(repr(char)[1:-1] if unicodedata.category(char) == "Cc" else char for char in text)
+
+
+def bar(value: float, largest: float, width: int = 20) -> str:
+    """A bar of eighths of a cell, `width` cells long at `largest`."""
+    if not (math.isfinite(value) and largest > 0 and value > 0):
+        return ""
+    eighths = round(min(value / largest, 1.0) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: Sequence[str] = ()) -> None:
+    """Print a table; `styles` gives one Rich style per row (empty: none) for terminals with colour."""
+    cells = [[visible(str(cell)) for cell in row] for row in rows]
+    width = terminal_width(sys.stdout)
+    if width is None or _natural_width(columns, cells) <= width:
+        _aligned(columns, cells, styles)
+    elif _room_to_fold(columns, cells, width) >= NARROWEST:
+        _folded(columns, cells, styles)
+    else:
+        _records(columns, cells, width, styles)
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns of the terminal behind `stream`, None where it is a pipe or a file."""
+    if not stream.isatty():
+        return None
+    from rich.console import Console
+
+    return Console(file=stream).width
+
+
+def restore_cursor() -> None:
+    """Show the cursor again where a live display may have hidden it."""
+    if sys.stderr.isatty() and not knobs.plain_terminal():
+        sys.stderr.write("\x1b[?25h")
+        sys.stderr.flush()
+
+
+def _print(text: str, style: str, stream: TextIO) -> None:
+    text = "\n".join(visible(part) for part in text.split("\n"))
+    if style and stream.isatty() and not knobs.plain_terminal():
+        from rich.console import Console
+
+        Console(file=stream, highlight=False).print(text, style=style, markup=False, emoji=False, soft_wrap=True)
+    else:
+        print(text, file=stream)
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(_cells(text) for text in (column.name, *(row[i] for row in cells))) for i, column in enumerate(columns)]
+
+
+def _natural_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    return sum(_widths(columns, cells)) + len(GAP) * (len(columns) - 1)
+
+
+def _room_to_fold(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> int:
+    """Cells for each column that may fold, once the whole ones have theirs."""
+    widths = _widths(columns, cells)
+    fixed = sum(size for size, column in zip(widths, columns, strict=True) if column.whole)
+    foldable = sum(not column.whole for column in columns)
+    return (width - fixed - len(GAP) * (len(columns) - 1)) // foldable if foldable else 0
+
+
+def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    widths = _widths(columns, cells)
+
+    def join(row: Sequence[str]) -> str:
+        padded = []
+        for text, size, column in zip(row, widths, columns, strict=True):
+            space = " " * (size - _cells(text))
+            padded.append(space + text if column.right else text + space)
+        return GAP.join(padded).rstrip()
+
+    line(join([column.name for column in columns]), "bold")
+    for number, row in enumerate(cells):
+        line(join(row), _style(styles, number))
+
+
+def _folded(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    sheet = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for column, size in zip(columns, _widths(columns, cells), strict=True):
+        least = size if column.whole else min(size, NARROWEST)
+        sheet.add_column(
+            Text(column.name),
+            justify="right" if column.right else "left",
+            no_wrap=column.whole,
+            min_width=least,
+            overflow="fold",
+        )
+    for number, row in enumerate(cells):
+        sheet.add_row(*(Text(text) for text in row), style=_style(styles, number) or None)
+    Console(file=sys.stdout, highlight=False, color_system=None if knobs.plain_terminal() else "auto").print(sheet)
+
+
+def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
+    """One block per row: the whole cells on the first lines, every other column on lines of its own."""
+    import textwrap
+
+    for number, row in enumerate(cells):
+        pairs = list(zip(columns, row, strict=True))
+        head = [f"{column.name} {text}" for column, text in pairs if column.whole and text]
+        together = GAP.join(head)
+        for text in [together] if _cells(together) <= width else head:
+            line(text, _style(styles, number) or "bold")
+        for column, text in pairs:
+            if not column.whole and text:
+                folded = textwrap.wrap(f"{column.name}: {text}", max(width - 2, 10), subsequent_indent="  ")
+                for part in folded:
+                    line("  " + part)
+
+
+def _style(styles: Sequence[str], number: int) -> str:
+    return styles[number] if number < len(styles) else ""

@@ -1,0 +1,163 @@
+"""Every way a command can end: its exit code, its one line, its one JSON document, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mktune.cli import boundary
+from mktune.errors import InputError, NothingFoundError, PlanNotFound, SetupError, StoreError
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, action: Callable[[], int], *args: str) -> int:
+    monkeypatch.setattr(boundary, "_invoke", lambda given: action())
+    return boundary.run(["x", *args])
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def action() -> int:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("M = 0 is out of range"), 2),
+        (SetupError("no GPU"), 3),
+        (StoreError("disk full"), 4),
+        (NothingFoundError("no trial succeeded"), 5),
+        (PlanNotFound("shape", "no plan for M = 3"), 5),
+        (KeyboardInterrupt(), 130),
+        (ValueError("a\nb"), 1),
+        (RecursionError("deep"), 1),
+    ],
+)
+def test_error_is_one_line_and_one_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int
+) -> None:
+    assert ending(monkeypatch, raising(error)) == code
+    plain = capsys.readouterr()
+    assert plain.out == ""
+    assert plain.err.startswith("mktune: error: ")
+    assert plain.err.count("\n") == 1
+
+    assert ending(monkeypatch, raising(error), "--json") == code
+    as_json = capsys.readouterr()
+    document = json.loads(as_json.out)["error"]
+    assert document["exit_code"] == code
+    assert document["message"]
+    assert as_json.err.count("\n") == 1
+    if isinstance(error, PlanNotFound):
+        assert document["reason"] == "shape"
+
+
+def test_unexpected_error_leaves_its_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(monkeypatch, raising(KeyError("missing"))) == 1
+    line = capsys.readouterr().err
+    assert "KeyError" in line
+    log = Path(line.partition("traceback in ")[2].rstrip(")\n"))
+    assert "Traceback" in log.read_text()
+    assert "missing" in log.read_text()
+
+
+def test_error_after_the_document_adds_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mktune.cli import render
+
+    def action() -> int:
+        render.document({"rows": []})
+        raise StoreError("could not close")
+
+    assert ending(monkeypatch, action, "--json") == 4
+    assert json.loads(capsys.readouterr().out) == {"rows": []}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["nonsense"], ["doctor", "--nonsense"], ["doctor", "extra"], ["show"], ["tune", "w", "--trials", "many"]],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_with_one_line(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert boundary.run(args) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("mktune: error: ")
+    assert streams.err.count("\n") == 1
+
+
+SLEEPER = textwrap.dedent(
+    """
+    import sys, time
+    from mktune.cli import boundary
+    def action(args):
+        print("ready", flush=True)
+        try:
+            time.sleep(30)
+        finally:
+            time.sleep({cleanup})
+        return 0
+    boundary._invoke = action
+    sys.exit(boundary.run(["x"]))
+    """
+)
+
+
+def sleeper(cleanup: float) -> subprocess.Popen[str]:
+    code = SLEEPER.format(cleanup=cleanup)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_with_their_code_and_one_line(number: signal.Signals, code: int) -> None:
+    child = sleeper(0)
+    child.send_signal(number)
+    _, err = child.communicate(timeout=10)
+    assert child.returncode == code
+    assert err.count("\n") == 1
+
+
+def test_second_interrupt_does_not_wait_for_the_clean_up() -> None:
+    child = sleeper(20)
+    child.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(1.0) == 130
+    child.communicate()
+
+
+def test_closed_pipe_is_quiet() -> None:
+    code = textwrap.dedent(
+        """
+        import sys
+        from mktune.cli import boundary, render
+        def action(args):
+            for number in range(100000):
+                render.line(f"line {number}")
+            return 0
+        boundary._invoke = action
+        sys.exit(boundary.run(["x"]))
+        """
+    )
+    command = f'{sys.executable} -c "$CODE" | head -n 1; echo "${{PIPESTATUS[0]}}"'
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ | {"CODE": code})
+    assert result.stdout == "line 0\n141\n"
+    assert result.stderr == ""

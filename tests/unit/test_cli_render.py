@@ -1,0 +1,98 @@
+"""Tables, JSON documents and bars: nothing is cut off a terminal, nothing but JSON is in a document."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+
+import pytest
+
+from mktune.cli import render
+
+COLUMNS = [
+    render.Column("rank", right=True, whole=True),
+    render.Column("span µs", right=True, whole=True),
+    render.Column("what the plan does"),
+    render.Column("plan", whole=True),
+]
+WORDS = "3 kernels, 2 streams, 2 programmatic of 3 edges; B0 wgmma 16×64 split_k=4 stages=8 warps=4; B0p prefetch/start"
+ROWS = [(1, "11.72", WORDS, "0123456789ab"), (2, "12.05", "serial", "ba9876543210")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, width: int | None) -> str:
+    stream = io.StringIO() if width is None else Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("COLUMNS", str(width or 40))
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    render.table(COLUMNS, ROWS)
+    return stream.getvalue()
+
+
+def without_colour(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_pipe_gets_every_cell_whole_however_narrow_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, None).splitlines()
+    assert len(lines) == 1 + len(ROWS)
+    assert WORDS in lines[1]
+    assert not any("…" in line or line != line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_terminal_keeps_ids_and_spans_whole_and_every_word(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    text = without_colour(shown(monkeypatch, width))
+    for row in ROWS:
+        assert row[1] in text
+        assert row[3] in text
+    assert "…" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= max(width, 24)
+    letters = re.sub(r"\s", "", text)
+    for word in WORDS.split():
+        assert word in letters
+
+
+@pytest.mark.parametrize("setting", [("NO_COLOR", "1"), ("CI", "true"), ("TERM", "dumb")])
+def test_no_escape_where_plain_output_is_asked_for(monkeypatch: pytest.MonkeyPatch, setting: tuple[str, str]) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(*setting)
+    for width in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        render.table(COLUMNS, ROWS, ["green", "bold"])
+    render.line("styled", "bold red")
+    assert "\x1b" not in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_markup_and_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    render.table([render.Column("study")], [("[bold]x[/bold] \x1b[31mred :smile:",)])
+    assert r"[bold]x[/bold] \x1b[31mred :smile:" in capsys.readouterr().out
+
+
+def test_document_is_one_json_value_without_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    render.start()
+    render.document({"rows": [{"span_us": math.inf, "low": -math.inf, "x": (math.nan, 1.5)}], "name": "µ\x1b"})
+    assert render.document_written()
+    value = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert value == {"rows": [{"span_us": None, "low": None, "x": [None, 1.5]}], "name": "µ\x1b"}
+
+
+@pytest.mark.parametrize(("value", "length"), [(10.0, 20), (5.0, 10), (0.0, 0), (math.nan, 0), (20.0, 20), (0.1, 1)])
+def test_bar_length_is_proportional(value: float, length: int) -> None:
+    assert len(render.bar(value, 10.0, 20)) == length
