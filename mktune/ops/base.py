@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mktune.access import KernelFacts
 from mktune.device import Device
-from mktune.plan import KernelPlan, OpPlan
+from mktune.graph.tensors import Port
+from mktune.plan import GDC, TRIGGERS, ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -44,22 +45,57 @@ class Workspace:
     counter: bool = False
 
 
+@dataclass(frozen=True)
+class KernelWork:
+    """The size of one kernel's launch, for models and tables.
+
+    ctas, threads      grid size and threads of a CTA
+    smem_bytes         dynamic shared memory of a CTA
+    cold_bytes         weights and cache pages read, each counted once: these come from memory
+    warm_bytes         activations, partial sums and results read and written: these mostly stay in L2
+    prefetch_bytes     of the cold bytes, those that `gdc = prefetch` can have in flight before the wait
+    flops              floating-point operations
+    """
+
+    ctas: int
+    threads: int
+    smem_bytes: int
+    cold_bytes: int
+    warm_bytes: int
+    prefetch_bytes: int
+    flops: int
+
+
 class Op(ABC):
     """One op of a workload. Subclasses are stateless; torch is imported only inside `reference` and `compare`.
 
     title    what the op is called in a graph: "qkv_a"
     inputs   ports read, in call order; `outputs` ports written
     weights  the inputs that are bound weights: constant while the graph runs
+    ports    dtype and dimensions of every port; a port that is input and output is updated in place
     """
 
     title: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[tuple[str, ...]]
     weights: ClassVar[tuple[str, ...]] = ()
+    ports: ClassVar[Mapping[str, Port]]
 
     @abstractmethod
     def default(self, arch: str) -> OpPlan:
         """The config to start from on `arch` ("sm_90a", …): valid for every shape."""
+
+    @abstractmethod
+    def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
+        """Implementation → config field → its values on `arch`. Which combinations exist, `violations` says."""
+
+    def gdc_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
+        """Where kernel `suffix` can wait."""
+        return GDC
+
+    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
+        """Where kernel `suffix` can trigger."""
+        return TRIGGERS
 
     @abstractmethod
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
@@ -80,23 +116,27 @@ class Op(ABC):
         """Scratch memory and counters that the kernels need."""
 
     @abstractmethod
+    def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
+        """The size of each kernel, in the order of `kernels(plan)`."""
+
+    @abstractmethod
     def bytes_read(self, shape: Shape) -> int:
-        """Bytes that must be read from memory per pass, weights and caches included."""
+        """Bytes that must come from memory per pass: weights and cache pages. Activations are warm and not counted."""
 
     @abstractmethod
     def flops(self, shape: Shape) -> int:
         """Floating-point operations per pass (a multiply and an add are two)."""
 
-    @abstractmethod
     def reference(self, inputs: Tensors, shape: Shape) -> dict[str, torch.Tensor]:
         """The outputs by port, evaluated in fp64 over the quantised operands with the contract's rounding points.
 
         Caches are outputs too: a full copy of the input cache with the named rows replaced.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
         """What differs beyond the contract's tolerances, one line each; empty where the outputs are right."""
+        raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
         """Facts for people: sizes and constants that tables may show."""

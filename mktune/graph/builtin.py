@@ -1,0 +1,103 @@
+"""The four plans that every search starts from and that every winner must beat.
+
+serial         one stream, every edge full
+serial+pdl     one stream, every edge programmatic
+branches       the workload's streams, every edge full
+branches+pdl   the workload's streams, every edge programmatic
+
+With programmatic edges each kernel waits as late as it can, weights are fetched before the wait, and each kernel but
+the sinks triggers at once. That is correct whatever the graph: every kernel executes its wait, so what a kernel
+touches after it is ordered behind all its ancestors, and before it there are only constants. Sinks trigger at exit,
+since what follows the graph may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mktune.errors import InputError
+from mktune.graph.kernel_edges import Edges, kernel_edges, kernel_names
+from mktune.graph.opgraph import OpGraph
+from mktune.graph.workload import Workload
+from mktune.plan import KernelPlan, OpPlan, Plan
+from mktune.shape import Shape
+
+MODES = ("serial", "serial+pdl", "branches", "branches+pdl")
+
+
+def make_plan(
+    workload: Workload,
+    ops: Sequence[str] | None,
+    shape: Shape,
+    arch: str,
+    mode: str,
+    op_plans: Mapping[str, OpPlan] | None = None,
+) -> Plan:
+    """The built-in plan `mode` of these ops (None: all), with default configs or those of `op_plans`, canonical.
+
+    Raises InputError for an unknown mode or op, or ops that are not connected.
+    """
+    if mode not in MODES:
+        raise InputError(f"unknown built-in plan {mode!r}; known: {', '.join(MODES)}")
+    graph = workload.subgraph(ops)
+    configs = {name: (op_plans or {}).get(name) or call.op.default(arch) for name, call in graph.calls.items()}
+    order = kernel_names(graph, configs)
+    edges = kernel_edges(graph, configs)
+    streams = _streams(workload, graph, configs) if mode.startswith("branches") else dict.fromkeys(order, 0)
+    pdl = mode.endswith("+pdl")
+    kernels = _early(graph, configs, streams, edges) if pdl else {k: KernelPlan(stream=streams[k]) for k in order}
+    return Plan(
+        workload=workload.name,
+        contract=workload.contract,
+        scale_format=workload.scale_format,
+        shape=shape,
+        m_range=(shape.m, shape.m),
+        kv_range=(shape.tokens_per_request, shape.kv),
+        ops=tuple(configs.items()),
+        kernels=tuple(kernels.items()),
+        order=order,
+        edges=tuple((edge, "programmatic" if pdl else "full") for edge in edges),
+    ).canonical()
+
+
+def builtin_plans(
+    workload: Workload,
+    ops: Sequence[str] | None,
+    shape: Shape,
+    arch: str,
+    op_plans: Mapping[str, OpPlan] | None = None,
+) -> dict[str, Plan]:
+    """Mode → plan, in the order of `MODES`. Modes of a small graph may give equal plans."""
+    return {mode: make_plan(workload, ops, shape, arch, mode, op_plans) for mode in MODES}
+
+
+def _streams(workload: Workload, graph: OpGraph, configs: Mapping[str, OpPlan]) -> dict[str, int]:
+    branch = {op: number for number, ops in enumerate(workload.branches) for op in ops}
+    return {kernel: branch[name] for name, call in graph.calls.items() for kernel in call.kernel_names(configs[name])}
+
+
+def _early(
+    graph: OpGraph, configs: Mapping[str, OpPlan], streams: Mapping[str, int], edges: Edges
+) -> dict[str, KernelPlan]:
+    """Every kernel with the latest wait that reads only constants before it, and the earliest trigger."""
+    last_on_stream = {stream: kernel for kernel, stream in streams.items()}
+    followed = {source for source, _ in edges} | set(streams).difference(last_on_stream.values())
+    plans = {}
+    for name, call in graph.calls.items():
+        op, config = call.op, configs[name]
+        for suffix, kernel in zip(op.kernels(config), call.kernel_names(config), strict=True):
+            trigger = "start" if kernel in followed else "exit"
+            gdc = "prefetch" if _prefetches_constants(graph, name, config, suffix) else "prologue"
+            plans[kernel] = KernelPlan(streams[kernel], gdc=gdc, trigger=trigger, chain="programmatic")
+    return plans
+
+
+def _prefetches_constants(graph: OpGraph, name: str, config: OpPlan, suffix: str) -> bool:
+    """Kernel `suffix` knows gdc = prefetch, and then reads nothing before its wait but weights."""
+    op = graph.calls[name].op
+    if "prefetch" not in op.gdc_values(config, suffix):
+        return False
+    index = op.kernels(config).index(suffix)
+    placed = tuple(KernelPlan(gdc="prefetch" if i == index else "entry") for i in range(len(op.kernels(config))))
+    before = (a for a in op.facts(config, placed)[index].accesses if not a.after_wait)
+    return all(not access.writes and access.buffer in op.weights for access in before)

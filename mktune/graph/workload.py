@@ -1,0 +1,66 @@
+"""A workload: a graph of ops under a pinned contract. One file each in `mktune/graph/workloads/`, found by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from mktune.errors import InputError
+from mktune.graph.opgraph import OpGraph
+from mktune.plan import OpPlan
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What is tuned.
+
+    name          also the stem of its file and of its search space
+    contract      version of everything that defines a right answer; part of every plan's key
+    scale_format  how quantisation scales are represented; part of every plan's key
+    graph         ops and tensors
+    branches      ops by stream in the built-in `branches` plans: each op once, in issue order within its branch
+    title         one line for people
+    """
+
+    name: str
+    contract: int
+    scale_format: str
+    graph: OpGraph
+    branches: tuple[tuple[str, ...], ...]
+    title: str
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Every op, in call order: what is tuned unless fewer are chosen."""
+        return tuple(self.graph.calls)
+
+    def subgraph(self, ops: Sequence[str] | None = None) -> OpGraph:
+        """The graph of `ops` (None: all). Raises InputError for a set that is unknown or not connected."""
+        return self.graph if ops is None else self.graph.subgraph(ops)
+
+    def default_ops(self, ops: Sequence[str], arch: str) -> dict[str, OpPlan]:
+        """Op → the config to start from on `arch`, in call order."""
+        graph = self.subgraph(ops)
+        return {name: call.op.default(arch) for name, call in graph.calls.items()}
+
+
+@cache
+def workload_names() -> tuple[str, ...]:
+    """Names of every workload, sorted."""
+    from mktune.graph import workloads
+
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(workloads.__path__)))
+
+
+@cache
+def workload(name: str) -> Workload:
+    """The workload of that name. Raises InputError with the known names."""
+    if name not in workload_names():
+        raise InputError(f"unknown workload {name!r}; known: {', '.join(workload_names())}")
+    found = importlib.import_module(f"mktune.graph.workloads.{name}").WORKLOAD
+    assert isinstance(found, Workload)
+    assert found.name == name
+    return found

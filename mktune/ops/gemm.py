@@ -1,0 +1,277 @@
+"""What the GEMM ops share: config, tiles, shared memory, accesses and limits.
+
+One CTA computes a tile of block_m rows by block_n columns over 1 / split_k of K, through a ring of `stages` slots that
+hold 128 bytes of K each, filled by an activation loader and a weight loader in warps of their own.
+
+split_k > 1   partial sums go to memory in fp32; the finalizer kernel adds them, or else the last CTA of a tile does
+finalizer     "kernel": a second kernel ("f") reads the sums and finishes the rows; "last_arriver": the first kernel
+              ("p") does it too: the last split of a tile rounds the tile to bf16 and, where a row's finish spans
+              several tiles, the last tile of a row block finishes its rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import ClassVar
+
+from mktune.access import Access, KernelFacts
+from mktune.device import Device
+from mktune.graph.tensors import round_up
+from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops.checks import (
+    BARRIER_BYTES,
+    config_violations,
+    placement_violations,
+    reads,
+    smem_violations,
+    trigger_class,
+    writes,
+)
+from mktune.plan import ConfigValue, KernelPlan, OpPlan
+from mktune.shape import Shape
+
+STEP_BYTES = 128
+"""Bytes of K in one slot of the ring: one 128-byte swizzle atom, one scale group of e4m3."""
+
+EPILOGUE_BYTES = 2048
+"""Shared memory for the epilogue's flags and row statistics."""
+
+LOADER_WARPS = 2
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+STAGES = tuple(range(2, 13))
+
+MAX_ACCUMULATORS = 64
+"""Sums that a thread may hold: promotion doubles them, and beyond this they spill."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of one GEMM: y[b, m, n] = Σ_k a[b, m, k] · w[b, n, k].
+
+    finalizer_span  columns that a row's finish needs together (0: the op has no finalizer)
+    """
+
+    n: int
+    k: int
+    element_bytes: int
+    batch: int = 1
+    finalizer_span: int = 0
+
+    @property
+    def step_k(self) -> int:
+        """Elements of K in one slot."""
+        return STEP_BYTES // self.element_bytes
+
+    @property
+    def split_unit(self) -> int:
+        """Elements of K that one split has at least: a scale group, or a slot where K has no whole groups."""
+        return 128 if self.k % 128 == 0 else self.step_k
+
+    @property
+    def groups(self) -> int:
+        """What split_k must divide."""
+        return self.k // self.split_unit
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """The fields of a GEMM's plan as numbers."""
+
+    block_m: int
+    block_n: int
+    split_k: int
+    stages: int
+    warps: int
+    finalizer: str = ""
+    finalizer_threads: int = 256
+
+    @classmethod
+    def of(cls, plan: OpPlan) -> GemmConfig:
+        return cls(**dict(plan.config))  # type: ignore[arg-type]  # fields are checked by `config_violations`
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: the consumers and the two loaders."""
+        return 32 * (self.warps + LOADER_WARPS)
+
+    def slot_bytes(self, fp8: bool) -> int:
+        """One slot of the ring: weight tile, activation tile, and the scales of an e4m3 group."""
+        scales = 4 * round_up(self.block_m, 4) + 16 if fp8 else 0
+        return STEP_BYTES * (self.block_n + self.block_m) + scales
+
+    def smem_bytes(self, fp8: bool) -> int:
+        """Dynamic shared memory of a CTA."""
+        return self.stages * self.slot_bytes(fp8) + BARRIER_BYTES + EPILOGUE_BYTES
+
+    def tiles(self, problem: Problem, shape: Shape) -> tuple[int, int]:
+        """Row blocks and column blocks, all batches together."""
+        return -(-shape.m // self.block_m), -(-problem.n // self.block_n) * problem.batch
+
+
+class GemmOp(Op):
+    """A GEMM with an optional finalizer. Subclasses say which ports play which part.
+
+    problem      sizes
+    activations  what the activation loader fetches
+    operands     weight and weight scales, what the weight loader fetches
+    constants    other weights, read when rows are finished
+    arguments    produced tensors and runtime arguments read when rows are finished
+    """
+
+    problem: ClassVar[Problem]
+    activations: ClassVar[tuple[str, ...]]
+    operands: ClassVar[tuple[str, ...]]
+    constants: ClassVar[tuple[str, ...]] = ()
+    arguments: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[dict[str, int]]
+
+    @cached_property
+    def fp8(self) -> bool:
+        return self.problem.element_bytes == 1
+
+    @property
+    def has_finalizer(self) -> bool:
+        return self.problem.finalizer_span > 0
+
+    def default(self, arch: str) -> OpPlan:
+        config: dict[str, ConfigValue] = {"block_m": 16, **self.defaults}
+        if self.has_finalizer:
+            config |= {"finalizer": "kernel", "finalizer_threads": 256}
+        return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", config)
+
+    def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
+        problem = self.problem
+        fields: dict[str, tuple[ConfigValue, ...]] = {
+            "block_m": (16, 32, 64, 128),
+            "block_n": (64, 128) if problem.n > 64 else (64,),
+            "split_k": tuple(split for split in SPLITS if problem.groups % split == 0),
+            "stages": STAGES,
+            "warps": (4, 8),
+        }
+        if self.has_finalizer:
+            fields |= {"finalizer": ("kernel", "last_arriver"), "finalizer_threads": (128, 256, 512)}
+        impls = {"mma_sync": fields}
+        return {"wgmma": {**fields, "block_m": (8, 16, 32, 64, 128)}, **impls} if arch == "sm_90a" else impls
+
+    def gdc_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
+        return ("entry", "prologue") if suffix == "f" else ("entry", "prologue", "prefetch")
+
+    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
+        early = ("exit", "start", "after_wait")
+        return early if suffix == "f" else (*early, "before_epilogue")
+
+    def kernels(self, plan: OpPlan) -> tuple[str, ...]:
+        if not self.has_finalizer:
+            return ("",)
+        return ("p",) if dict(plan.config)["finalizer"] == "last_arriver" else ("p", "f")
+
+    def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
+        config = dict(plan.config)
+        split = config["split_k"] != 1
+        spans_tiles = self.problem.finalizer_span > int(config["block_n"])
+        placement = tuple((kernel.gdc, kernel.trigger) for kernel in kernels)
+        return _facts(type(self), split, config.get("finalizer", ""), spans_tiles, placement)
+
+    def violations(
+        self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
+    ) -> list[Violation]:
+        found = config_violations(self, plan, device.arch, optional=("finalizer_threads",))
+        if found:
+            return found
+        config = GemmConfig.of(plan)
+        found = placement_violations(self, plan, kernels) + smem_violations(config.smem_bytes(self.fp8), device)
+        steps = self.steps(config)
+        if config.stages > steps:
+            found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
+        if config.block_n % (16 * config.warps):
+            found.append(Violation("warps", "", f"{config.warps} warps need block_n of {16 * config.warps} at least"))
+        if config.block_m * config.block_n > MAX_ACCUMULATORS * 32 * config.warps:
+            found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
+        rest = self.bytes_beyond_ring(config)
+        if kernels and kernels[0].l2_prefetch_bytes > rest:
+            asked = kernels[0].l2_prefetch_bytes
+            found.append(
+                Violation("l2_prefetch", "", f"{asked} bytes asked, the ring leaves {rest} of a CTA's weights")
+            )
+        return found
+
+    def steps(self, config: GemmConfig) -> int:
+        """Slots that one CTA goes through."""
+        return self.problem.k // self.problem.step_k // config.split_k
+
+    def bytes_beyond_ring(self, config: GemmConfig) -> int:
+        """Weight bytes of one CTA that the ring cannot hold: what may be asked into L2 before the wait."""
+        return max(0, self.steps(config) - config.stages) * STEP_BYTES * config.block_n
+
+    def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
+        config = GemmConfig.of(plan)
+        row_blocks, column_blocks = config.tiles(self.problem, shape)
+        cells = row_blocks * config.block_m * column_blocks * config.block_n
+        sizes = {
+            "partials": 4 * config.split_k * cells,
+            "y": 2 * cells,
+            "tile_counters": 4 * row_blocks * column_blocks,
+            "row_counters": 4 * row_blocks * column_blocks,
+        }
+        placement = tuple((kernel.gdc, kernel.trigger) for kernel in (KernelPlan(),) * len(self.kernels(plan)))
+        spans_tiles = self.problem.finalizer_span > config.block_n
+        facts = _facts(type(self), config.split_k != 1, config.finalizer, spans_tiles, placement)
+        used = {access.buffer for kernel in facts for access in kernel.accesses}
+        return tuple(Workspace(port, sizes[port], port.endswith("counters")) for port in sizes if port in used)
+
+    def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
+        config = GemmConfig.of(plan)
+        row_blocks, column_blocks = config.tiles(self.problem, shape)
+        ctas = row_blocks * column_blocks * config.split_k
+        sums = sum(space.bytes for space in self.workspaces(plan, shape) if not space.counter)
+        given = sum(self.ports[port].nbytes(shape) for port in self.activations)
+        made = sum(self.ports[port].nbytes(shape) for port in self.outputs if port not in self.inputs)
+        cold = self.bytes_read(shape)
+        ring = min(cold, config.stages * STEP_BYTES * config.block_n * column_blocks * config.split_k)
+        smem = config.smem_bytes(self.fp8)
+        flops = self.flops(shape)
+        if len(self.kernels(plan)) == 1:
+            return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
+        finish = KernelWork(shape.m, config.finalizer_threads, EPILOGUE_BYTES, 0, sums + made, 0, 0)
+        return KernelWork(ctas, config.threads, smem, cold, given + sums, ring, flops), finish
+
+    def bytes_read(self, shape: Shape) -> int:
+        rows = 0
+        if "cos" in self.constants:
+            rows = 2 * shape.m * self.ports["cos"].nbytes(shape) // shape.kv
+        fixed = (port for port in (*self.operands, *self.constants) if port not in ("cos", "sin"))
+        return rows + sum(self.ports[port].nbytes(shape) for port in fixed)
+
+    def flops(self, shape: Shape) -> int:
+        return 2 * shape.m * self.problem.batch * self.problem.n * self.problem.k
+
+
+@cache
+def _facts(
+    op: type[GemmOp], split: bool, finalizer: str, spans_tiles: bool, placement: tuple[tuple[str, str], ...]
+) -> tuple[KernelFacts, ...]:
+    """Facts are few: they depend on nothing else of a config."""
+    gdc, trigger = placement[0]
+    loads = reads(op.operands, after_wait=gdc != "prefetch") + reads(op.activations, after_wait=True)
+    finish = reads(op.arguments, after_wait=True) + writes(op.outputs)
+    counters = _updates("tile_counters") if split else ()
+    if finalizer == "kernel":
+        sums = "partials" if split else "y"
+        producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(gdc, trigger))
+        gdc, trigger = placement[1]
+        constants = reads(op.constants, after_wait=gdc == "entry")
+        accesses = reads([sums], after_wait=True) + constants + finish
+        return producer, KernelFacts("f", "", accesses, True, trigger_class(gdc, trigger))
+    accesses = loads + reads(op.constants, after_wait=True) + finish + counters
+    if split:
+        accesses += _updates("partials")
+    if spans_tiles:
+        accesses += _updates("y") + _updates("row_counters")
+    return (KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(gdc, trigger)),)
+
+
+def _updates(port: str) -> tuple[Access, ...]:
+    """Read and written by the same kernel, behind the wait."""
+    return Access(port, False, True), Access(port, True, True)

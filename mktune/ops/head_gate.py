@@ -1,0 +1,27 @@
+"""C0: the indexer's head gate, g = h · W_gᵀ in fp32."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mktune.graph.tensors import Port
+from mktune.ops.dimensions import HIDDEN, INDEX_HEADS
+from mktune.ops.gemm import GemmOp, Problem
+
+
+class HeadGate(GemmOp):
+    """[M, 6144] bf16 × [32, 6144]ᵀ bf16. One column block: only split-K gives it more CTAs."""
+
+    title = "head_gate"
+    problem = Problem(n=INDEX_HEADS, k=HIDDEN, element_bytes=2)
+    activations = ("h",)
+    operands = ("W_g",)
+    inputs = (*activations, *operands)
+    outputs = ("g",)
+    weights = operands
+    defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 16, "stages": 4, "warps": 4}
+    ports: ClassVar[dict[str, Port]] = {
+        "h": Port("bf16", ("m", HIDDEN)),
+        "W_g": Port("bf16", (INDEX_HEADS, HIDDEN)),
+        "g": Port("f32", ("m", INDEX_HEADS)),
+    }

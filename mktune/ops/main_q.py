@@ -1,0 +1,29 @@
+"""D0: the main query projection, q = q_lora · W_qbᵀ, rounded to bf16."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mktune.graph.tensors import Port
+from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
+from mktune.ops.gemm import GemmOp, Problem
+
+
+class MainQ(GemmOp):
+    """[M, 2048] e4m3 × [16384, 2048]ᵀ e4m3: 64 heads of 192 + 64."""
+
+    title = "main_q"
+    problem = Problem(n=HEADS * HEAD_DIM, k=Q_LORA, element_bytes=1)
+    activations = ("q_lora_q", "q_lora_s")
+    operands = ("W_qb", "W_qb_s")
+    inputs = (*activations, *operands)
+    outputs = ("q",)
+    weights = operands
+    defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 1, "stages": 8, "warps": 4}
+    ports: ClassVar[dict[str, Port]] = {
+        "q_lora_q": Port("e4m3", ("m", Q_LORA)),
+        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4")),
+        "W_qb": Port("e4m3", (HEADS * HEAD_DIM, Q_LORA)),
+        "W_qb_s": Port("f32", (HEADS * HEAD_DIM // GROUP, Q_LORA // GROUP)),
+        "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
+    }

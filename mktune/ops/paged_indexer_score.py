@@ -1,0 +1,116 @@
+"""E1: scores of every cached token: logits[m, t] = ks[t] · Σ_h w[m, h] · relu(qi[m, h] · k[t])."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import ClassVar
+
+from mktune.access import KernelFacts
+from mktune.device import Device
+from mktune.graph.tensors import PAGE, Port
+from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops.checks import (
+    BARRIER_BYTES,
+    config_violations,
+    placement_violations,
+    reads,
+    smem_violations,
+    trigger_class,
+    writes,
+)
+from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
+from mktune.plan import ConfigValue, KernelPlan, OpPlan
+from mktune.shape import Shape
+
+THREADS = 192
+"""One consumer warpgroup and two loader warps."""
+
+QUERY_BYTES = INDEX_HEADS * INDEX_DIM + 4 * INDEX_HEADS
+"""Shared memory of one token's query: its heads in e4m3 and their fp32 weights."""
+
+PAGES = ("index_k_cache", "block_table", "context_lens")
+
+
+class PagedIndexerScore(Op):
+    """One CTA scores `q_block` tokens of a request against `kv_split` cached tokens, `stages` pages in flight.
+
+    gdc = prefetch loads pages before the wait. Pages are not constants: the closure rule allows it only where the
+    kernel that writes them stands behind a full edge.
+    """
+
+    title = "paged_indexer_score"
+    inputs = ("qi", "w", "index_k_cache", "block_table", "context_lens")
+    outputs = ("logits",)
+    ports: ClassVar[dict[str, Port]] = {
+        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM)),
+        "w": Port("f32", ("m", INDEX_HEADS)),
+        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES)),
+        "block_table": Port("i32", ("requests", "blocks")),
+        "context_lens": Port("i32", ("m",)),
+        "logits": Port("f32", ("m", "kv256")),
+    }
+
+    def default(self, arch: str) -> OpPlan:
+        return OpPlan.of("mktune", {"kv_split": 128, "q_block": 8, "stages": 2})
+
+    def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
+        return {
+            "mktune": {"kv_split": (64, 128, 256, 512, 1024), "q_block": (1, 2, 4, 8), "stages": (2, 3, 4, 5, 6)},
+        }
+
+    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
+        return ("exit", "start", "after_wait")
+
+    def kernels(self, plan: OpPlan) -> tuple[str, ...]:
+        return ("",)
+
+    def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
+        return _facts(kernels[0].gdc, kernels[0].trigger)
+
+    def violations(
+        self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
+    ) -> list[Violation]:
+        found = config_violations(self, plan, device.arch)
+        if found:
+            return found
+        config = _numbers(plan)
+        found = placement_violations(self, plan, kernels) + smem_violations(_smem_bytes(config), device)
+        pages = config["kv_split"] // PAGE
+        if config["stages"] > max(2, pages):
+            found.append(Violation("stages", "", f"{config['stages']} stages, but a CTA has only {pages} pages"))
+        if kernels and kernels[0].l2_prefetch_bytes:
+            found.append(Violation("l2_prefetch", "", "it has no weights to prefetch"))
+        return found
+
+    def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
+        return ()
+
+    def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
+        config = _numbers(plan)
+        blocks = shape.requests * -(-shape.tokens_per_request // config["q_block"])
+        ctas = blocks * -(-shape.kv // config["kv_split"])
+        warm = sum(self.ports[port].nbytes(shape) for port in ("qi", "w", "logits", "block_table", "context_lens"))
+        cold = self.bytes_read(shape)
+        ring = min(cold, ctas * config["stages"] * INDEX_PAGE_BYTES)
+        return (KernelWork(ctas, THREADS, _smem_bytes(config), cold, warm, ring, self.flops(shape)),)
+
+    def bytes_read(self, shape: Shape) -> int:
+        return self.ports["index_k_cache"].nbytes(shape)
+
+    def flops(self, shape: Shape) -> int:
+        return 2 * shape.m * shape.kv * INDEX_HEADS * INDEX_DIM
+
+
+def _numbers(plan: OpPlan) -> dict[str, int]:
+    return {name: int(value) for name, value in plan.config}
+
+
+def _smem_bytes(config: dict[str, int]) -> int:
+    return config["stages"] * INDEX_PAGE_BYTES + config["q_block"] * QUERY_BYTES + BARRIER_BYTES
+
+
+@cache
+def _facts(gdc: str, trigger: str) -> tuple[KernelFacts, ...]:
+    pages = reads(PAGES, after_wait=gdc != "prefetch")
+    accesses = pages + reads(("qi", "w"), after_wait=True) + writes(("logits",))
+    return (KernelFacts("", "", accesses, True, trigger_class(gdc, trigger)),)
