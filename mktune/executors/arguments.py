@@ -1,0 +1,97 @@
+"""Kernel parameters as the driver wants them: one block of memory and a pointer to each value in it."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mktune.errors import CandidateError
+from mktune.executors.driver_calls import call, driver
+from mktune.launch import Arg, BufferArg, ScalarArg, TensorMapArg
+from mktune.trial import Status
+
+Resolve = Callable[[str], int]
+"""Buffer name → device address."""
+
+_SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q", "f32": "<f"}
+_ALIGN = 64  # of a CUtensorMap, the strictest of all parameters
+_MAP_BYTES = 128
+_MAP_TYPES = {"u8": ("UINT8", 1), "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4)}
+_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+_PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+
+
+@dataclass(frozen=True)
+class PackedArgs:
+    """Parameters of one launch. `address` is the `void**` of the driver; it is valid while this value lives."""
+
+    storage: Any = field(repr=False)
+    pointers: Any = field(repr=False)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.pointers)
+
+
+def pack(args: Sequence[Arg], resolve: Resolve) -> PackedArgs:
+    """`args` as a parameter block, buffers replaced by their addresses."""
+    values = [_encode(arg, resolve) for arg in args]
+    storage = ctypes.create_string_buffer(_ALIGN * (sum(-(-len(value) // _ALIGN) for value in values) + 1))
+    at = -(-ctypes.addressof(storage) // _ALIGN) * _ALIGN
+    pointers = (ctypes.c_void_p * max(1, len(values)))()
+    for i, value in enumerate(values):
+        ctypes.memmove(at, value, len(value))
+        pointers[i] = at
+        at += -(-len(value) // _ALIGN) * _ALIGN
+    return PackedArgs(storage, pointers)
+
+
+def _encode(arg: Arg, resolve: Resolve) -> bytes:
+    if isinstance(arg, BufferArg):
+        return struct.pack("<Q", resolve(arg.buffer) + arg.offset)
+    if isinstance(arg, ScalarArg):
+        return struct.pack(_SCALARS[arg.ctype], arg.value)
+    return encode_tensor_map(arg, resolve(arg.buffer))
+
+
+def encode_tensor_map(arg: TensorMapArg, address: int) -> bytes:
+    """The 128 bytes of the TMA descriptor of `arg` over `address`. Raises CandidateError with what does not hold."""
+    check_tensor_map(arg, address)
+    d = driver()
+    rank = len(arg.dims)
+    kind, size = _MAP_TYPES[arg.dtype]
+    strides = arg.strides or (arg.dims[0] * size,)  # not read for one dimension, yet must be there
+    tensor_map = call(
+        "cuTensorMapEncodeTiled",
+        d.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{kind}"],
+        rank,
+        address,
+        [d.cuuint64_t(value) for value in arg.dims],
+        [d.cuuint64_t(value) for value in strides],
+        [d.cuuint32_t(value) for value in arg.box],
+        [d.cuuint32_t(1)] * rank,
+        d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        d.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[arg.swizzle]}"],
+        d.CUtensorMapL2promotion[f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[arg.l2]}"],
+        d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return ctypes.string_at(int(tensor_map.getPtr()), _MAP_BYTES)
+
+
+def check_tensor_map(arg: TensorMapArg, address: int) -> None:
+    """What the driver would refuse with a bare "invalid value", said in words (CUDA driver API, tensor maps)."""
+    _, size = _MAP_TYPES[arg.dtype]
+    inner = arg.box[0] * size
+    for wrong, message in (
+        (address % 16, f"address {address:#x} is not a multiple of 16 bytes"),
+        (len(arg.box) != len(arg.dims) or len(arg.strides) != len(arg.dims) - 1, "ranks differ"),
+        (any(stride % 16 for stride in arg.strides), f"strides {arg.strides} are not multiples of 16 bytes"),
+        (any(not 1 <= box <= 256 for box in arg.box), f"box {arg.box} is not within 1 to 256"),
+        (inner % 16, f"a box row of {inner} bytes is not a multiple of 16"),
+        (arg.swizzle and inner > arg.swizzle, f"a box row of {inner} bytes exceeds the swizzle of {arg.swizzle}"),
+    ):
+        if wrong:
+            raise CandidateError(Status.BUILD_ERROR, f"tensor map of {arg.buffer}: {message}")

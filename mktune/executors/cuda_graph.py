@@ -1,0 +1,208 @@
+"""A lowered plan as a CUDA graph, built node by node; a node is addressed by (layer, kernel name), never by position.
+
+Shape of the graph, for L layers:
+
+    root ─► [poison] ─► layer 0 ─► [poison] ─► layer 1 ─► …
+
+Every sink of a layer has full edges to whatever starts the next one. The root is an empty node where a layer has
+several roots (with several roots a join takes no early start, whatever its edges say). Inside a layer the edges are
+those of the lowered graph: full, or programmatic from the port after the trigger (1) or at block start (2). Plan
+priorities become node priorities; the graph is instantiated so that they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mktune.errors import CandidateError
+from mktune.executors.arguments import PackedArgs, pack
+from mktune.executors.buffers import Buffers, Poison
+from mktune.executors.driver_calls import call, driver
+from mktune.launch import CompiledKernel, KernelSpec, Launch
+from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.trial import Status
+
+Kernels = Mapping[KernelSpec, CompiledKernel]
+NodeName = tuple[int, str]
+
+_PORTS = {"programmatic": 1, "launch_order": 2}
+_USE_NODE_PRIORITY = 8
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A loaded kernel and the module that holds it."""
+
+    module: Any
+    handle: Any
+
+
+class CudaGraph:
+    """An executable graph of `len(buffers.layers)` layers.
+
+    Raises CandidateError: build_error for what the driver refuses, out_of_memory. `replay` may raise launch_error;
+    faults of kernels surface at the next synchronisation. The caller's buffers must outlive it.
+    """
+
+    def __init__(self, graph: KernelGraph, kernels: Kernels, buffers: Buffers, poison: Poison | None = None) -> None:
+        self.graph = graph
+        self.nodes: dict[NodeName, Any] = {}
+        self._launches = dict(graph.launches)
+        self._functions: dict[KernelSpec, _Function] = {}
+        self._args: dict[NodeName, PackedArgs] = {}
+        self._handle = self._executable = None
+        try:
+            self._load(kernels)
+            self._handle = call("cuGraphCreate", 0)
+            self._add_layers(buffers, poison or Poison())
+            self._executable = call("cuGraphInstantiate", self._handle, _USE_NODE_PRIORITY)
+        except BaseException:
+            self.close()
+            raise
+
+    def replay(self, stream: int) -> None:
+        """Launch the whole graph on `stream` (a CUstream address; 0 is the default stream)."""
+        call("cuGraphLaunch", self._executable, stream)
+
+    def upload(self, stream: int) -> None:
+        """Do now what the first launch would otherwise do."""
+        call("cuGraphUpload", self._executable, stream)
+
+    def rebind(self, buffers: Buffers) -> None:
+        """Use other addresses from the next replay on; nothing is rebuilt. No replay may be running."""
+        for (layer, name), node in self.nodes.items():
+            call("cuGraphExecKernelNodeSetParams", self._executable, node, self._params(layer, name, buffers))
+
+    def edges(self) -> list[tuple[NodeName, NodeName, int, int]]:
+        """What the driver holds between kernel nodes: (source, target, edge type, port), for tests and for people."""
+        names = {int(node): name for name, node in self.nodes.items()}
+        count = call("cuGraphGetEdges", self._handle)[3]
+        sources, targets, data, _ = call("cuGraphGetEdges", self._handle, count)
+        found = []
+        for source, target, edge in zip(sources, targets, data, strict=True):
+            if int(source) in names and int(target) in names:
+                found.append((names[int(source)], names[int(target)], int(edge.type), int(edge.from_port)))
+        return sorted(found)
+
+    def close(self) -> None:
+        """Free graph and modules. May be called twice; no replay may be running."""
+        for name, handle in (("cuGraphExecDestroy", self._executable), ("cuGraphDestroy", self._handle)):
+            if handle is not None:
+                call(name, handle)
+        self._executable = self._handle = None
+        for function in self._functions.values():
+            call("cuModuleUnload", function.module)
+        self._functions.clear()
+        self.nodes.clear()
+        self._args.clear()
+
+    def _load(self, kernels: Kernels) -> None:
+        attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        for launch in self._launches.values():
+            if launch.kernel not in self._functions:
+                compiled = kernels[launch.kernel]
+                module = call("cuModuleLoadData", compiled.cubin)
+                handle = call("cuModuleGetFunction", module, compiled.symbol.encode())
+                self._functions[launch.kernel] = _Function(module, handle)
+            smem = max(same.smem for same in self._launches.values() if same.kernel == launch.kernel)
+            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, attribute, smem)
+
+    def _add_layers(self, buffers: Buffers, poison: Poison) -> None:
+        before: list[Any] = []
+        if len(self.graph.roots) > 1 or len(poison.of(0)) > 1:
+            before = [call("cuGraphAddEmptyNode", self._handle, [], 0)]
+        for layer in range(len(buffers.layers)):
+            before = self._add_poison(before, poison, layer)
+            for kernel in self.graph.kernels:
+                self.nodes[layer, kernel.name] = self._add_kernel(layer, kernel.name, buffers)
+            for edge in self.graph.edges:
+                self._add_edge(layer, edge)
+            starts = [self.nodes[layer, name] for name in self.graph.roots]
+            self._join(before, starts)
+            before = [self.nodes[layer, name] for name in self.graph.sinks]
+
+    def _add_poison(self, before: list[Any], poison: Poison, layer: int) -> list[Any]:
+        """Memset nodes after `before`; what the layer's roots must wait for."""
+        nodes = []
+        for span in poison.of(layer):
+            params = driver().CUDA_MEMSET_NODE_PARAMS()
+            params.dst, params.value, params.elementSize = span.address, 0xFF, 1
+            params.width, params.height, params.pitch = span.bytes, 1, span.bytes
+            context = call("cuCtxGetCurrent")
+            nodes.append(call("cuGraphAddMemsetNode", self._handle, before, len(before), params, context))
+        return nodes or before
+
+    def _add_kernel(self, layer: int, name: str, buffers: Buffers) -> Any:
+        node = call("cuGraphAddKernelNode", self._handle, [], 0, self._params(layer, name, buffers))
+        d = driver()
+        ids, launch = d.CUlaunchAttributeID, self._launches[name]
+        priority = dict(self.graph.priorities).get(name, 0)
+        if priority:
+            value = d.CUkernelNodeAttrValue()
+            value.priority = _device_priority(priority)
+            call("cuGraphKernelNodeSetAttribute", node, ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value)
+        if launch.cluster > 1:
+            value = d.CUkernelNodeAttrValue()
+            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = launch.cluster, 1, 1
+            call("cuGraphKernelNodeSetAttribute", node, ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value)
+        return node
+
+    def _params(self, layer: int, name: str, buffers: Buffers) -> Any:
+        launch = self._launches[name]
+        packed = pack(launch.args, lambda buffer: buffers.address(layer, buffer))
+        self._args[layer, name] = packed  # the driver copies the values, yet `packed` must outlive the call
+        params = driver().CUDA_KERNEL_NODE_PARAMS()
+        params.func = self._functions[launch.kernel].handle
+        params.gridDimX, params.gridDimY, params.gridDimZ = launch.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = launch.block, 1, 1
+        params.sharedMemBytes = launch.smem
+        params.kernelParams, params.extra = packed.address, 0
+        return params
+
+    def _add_edge(self, layer: int, edge: Edge) -> None:
+        data = driver().CUgraphEdgeData()
+        if edge.kind in _PORTS:
+            data.type = driver().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+            data.from_port = _PORTS[edge.kind]
+        source, target = self.nodes[layer, edge.source], self.nodes[layer, edge.target]
+        call("cuGraphAddDependencies", self._handle, [source], [target], [data], 1)
+
+    def _join(self, before: list[Any], after: list[Any]) -> None:
+        pairs = [(source, target) for source in before for target in after]
+        if pairs:
+            sources, targets = (list(side) for side in zip(*pairs, strict=True))
+            data = [driver().CUgraphEdgeData() for _ in pairs]
+            call("cuGraphAddDependencies", self._handle, sources, targets, data, len(pairs))
+
+
+def _device_priority(priority: int) -> int:
+    """A plan counts upwards, CUDA downwards; both from 0. Beyond the device's range the ends are taken."""
+    least, greatest = call("cuCtxGetStreamPriorityRange")
+    return int(max(greatest, min(least, -priority)))
+
+
+def with_priorities(graph: KernelGraph, priorities: Mapping[str, int]) -> KernelGraph:
+    """The same graph with other node priorities."""
+    return replace(graph, priorities=tuple(sorted(priorities.items())))
+
+
+def all_full(graph: KernelGraph) -> KernelGraph:
+    """The same kernels with every edge full."""
+    return replace(graph, edges=tuple(replace(edge, kind="full") for edge in graph.edges))
+
+
+def compiled_for(graph: KernelGraph, compiled: list[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:
+    """Compiled kernels by spec. Raises CandidateError where one of the graph's launches is missing."""
+    found = {kernel.spec: kernel for kernel in compiled}
+    for name, launch in graph.launches:
+        if launch.kernel not in found:
+            raise CandidateError(Status.BUILD_ERROR, f"{name}: {launch.kernel.name_expression} was not compiled")
+    return found
+
+
+def specs_of(graph: KernelGraph) -> list[KernelSpec]:
+    """The kernels that `graph` launches, each once, in issue order."""
+    launches: dict[str, Launch] = dict(graph.launches)
+    return list(dict.fromkeys(launches[kernel.name].kernel for kernel in graph.kernels))

@@ -1,0 +1,197 @@
+"""Which of the finalists, if any, deserves to be stored: arms, interleaved rounds, ties and the decision.
+
+Pure logic: no GPU, no torch. A back end gives the samples; `decide` says what they mean. All arms are measured in the
+same rounds in the order A B C … C B A, so that sample i of one arm stands beside sample i of every other and drift
+cancels in their ratio. Built-in plans with default configs guard against a winner that is slower than doing nothing;
+built-in plans with the finalist's own configs show what its edges and streams are worth, and may win themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mktune.errors import MktuneError, NothingFoundError
+from mktune.measure.stats import Interval, median_interval, noise_floor, paired_ratio
+from mktune.plan import Plan
+from mktune.trial import Fingerprint, Measurement, Policy, Status, Winner
+
+MIN_PAIRS = 31
+TIE_BAND = 0.005
+SERIAL = "serial"
+AGAIN = "serial again"
+
+Samples = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One plan of a promotion. `role` is builtin (default configs), attribution, finalist or noise."""
+
+    name: str
+    plan: Plan
+    role: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the rounds say.
+
+    ranked    arms that may be stored, best first: candidates that beat the baseline beyond noise, then the baseline
+    ties      names of the arms inside the tie band of the fastest candidate, simplest first
+    """
+
+    ranked: tuple[Arm, ...]
+    baseline: Arm
+    ties: tuple[str, ...]
+    noise: float
+    spans: tuple[tuple[str, float], ...]
+
+
+def arms(
+    finalists: Sequence[Plan], builtins: Mapping[str, Plan], attribution: Mapping[str, Plan] | None = None
+) -> list[Arm]:
+    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, attribution.
+
+    `attribution` maps a name such as "serial, configs of 1a2b3c" to a built-in structure with a finalist's configs.
+    """
+    found = [Arm(name, plan, "builtin") for name, plan in builtins.items()]
+    if SERIAL in builtins:
+        found.append(Arm(AGAIN, builtins[SERIAL], "noise"))
+    seen = {arm.plan.plan_id for arm in found}
+    named = [(plan.plan_id[:12], plan, "finalist") for plan in finalists]
+    named += [(name, plan, "attribution") for name, plan in (attribution or {}).items()]
+    for name, plan, role in named:
+        if plan.plan_id not in seen:
+            seen.add(plan.plan_id)
+            found.append(Arm(name, plan, role))
+    return found
+
+
+def check_builtins(outcomes: Mapping[str, tuple[Status, str]], builtins: Sequence[Arm]) -> None:
+    """Stop where the built-in plans cannot guard: a wrong one makes every comparison worthless.
+
+    Raises MktuneError "baseline wrong" for a wrong result, NothingFoundError where no built-in plan ran.
+    """
+    for arm in builtins:
+        status, reason = outcomes[arm.name]
+        if status == Status.WRONG_RESULT:
+            raise MktuneError(f"baseline wrong: built-in plan {arm.name}: {reason}; nothing is stored")
+    if all(outcomes[arm.name][0] != Status.OK for arm in builtins):
+        status, reason = outcomes[builtins[0].name]
+        raise NothingFoundError(f"no built-in plan could be run: {builtins[0].name}: {status}: {reason}")
+
+
+def simplicity(plan: Plan) -> tuple[int, int, str]:
+    """The fixed order of ties: fewer streams, fewer programmatic edges, then plan id."""
+    streams = {kernel.stream for _, kernel in plan.kernels}
+    early = sum(kind != "full" for _, kind in plan.edges) + sum(kernel.chain != "full" for _, kernel in plan.kernels)
+    return len(streams), early, plan.plan_id
+
+
+def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
+    """Rank the arms of one promotion. `samples` holds paired spans in µs by arm name, at least MIN_PAIRS each.
+
+    Arms without samples (they failed) take no part. Raises NothingFoundError where no built-in was measured.
+    """
+    present = [arm for arm in measured if samples.get(arm.name)]
+    guards = [arm for arm in present if arm.role == "builtin"]
+    if not guards:
+        raise NothingFoundError("no built-in plan was measured: there is nothing to compare a finalist with")
+    short = [arm.name for arm in present if len(samples[arm.name]) < MIN_PAIRS]
+    assert not short, f"fewer than {MIN_PAIRS} pairs: {short}"
+    noise = _noise(present, samples)
+    baseline = _tied(guards, samples, noise)[0]
+    candidates = [arm for arm in present if arm.role in ("finalist", "attribution")]
+    tied = _tied(candidates, samples, noise) if candidates else []
+    better = [arm for arm in tied if _beats(arm, baseline, samples, noise)]
+    rest = [arm for arm in _by_span(candidates, samples) if arm not in tied and _beats(arm, baseline, samples, noise)]
+    return Decision(
+        ranked=(*better, *rest, *_by_span_after(baseline, guards, samples)),
+        baseline=baseline,
+        ties=tuple(arm.name for arm in tied),
+        noise=noise,
+        spans=tuple((arm.name, median_interval(samples[arm.name]).median) for arm in present),
+    )
+
+
+def _noise(present: Sequence[Arm], samples: Samples) -> float:
+    names = {arm.name for arm in present}
+    return noise_floor(samples[AGAIN], samples[SERIAL]) if {SERIAL, AGAIN} <= names else 0.0
+
+
+def _by_span(found: Sequence[Arm], samples: Samples) -> list[Arm]:
+    return sorted(found, key=lambda arm: (median_interval(samples[arm.name]).median, arm.plan.plan_id))
+
+
+def _by_span_after(first: Arm, guards: Sequence[Arm], samples: Samples) -> list[Arm]:
+    return [first, *(arm for arm in _by_span(guards, samples) if arm is not first)]
+
+
+def _tied(found: Sequence[Arm], samples: Samples, noise: float) -> list[Arm]:
+    """The fastest of `found` and all that cannot be told from it, simplest first."""
+    fastest = _by_span(found, samples)[0]
+    return sorted(
+        (arm for arm in found if arm is fastest or _ties(arm, fastest, samples, noise)),
+        key=lambda arm: simplicity(arm.plan),
+    )
+
+
+def _ties(arm: Arm, other: Arm, samples: Samples, noise: float) -> bool:
+    ratio = paired_ratio(samples[arm.name], samples[other.name])
+    return ratio.low <= 1.0 or ratio.median - 1.0 <= max(TIE_BAND, noise)
+
+
+def _beats(arm: Arm, baseline: Arm, samples: Samples, noise: float) -> bool:
+    ratio = paired_ratio(samples[arm.name], samples[baseline.name])
+    return ratio.high < 1.0 and 1.0 - ratio.median > max(TIE_BAND, noise)
+
+
+def winner(
+    decision: Decision,
+    chosen: Arm,
+    samples: Samples,
+    *,
+    policy: Policy,
+    fingerprint: Fingerprint,
+    validated: str = "",
+    device_state: tuple[tuple[str, float], ...] = (),
+) -> Winner:
+    """`chosen` (one of `decision.ranked`) as the row to store; its ratio is over `serial` with default configs."""
+    ours = samples[chosen.name]
+    over = SERIAL if samples.get(SERIAL) else decision.baseline.name
+    ratio = paired_ratio(ours, samples[over])
+    span = median_interval(ours)
+    return Winner(
+        plan=chosen.plan,
+        measurement=Measurement(span.median, span.low, span.high, tuple(ours), policy, device_state),
+        fingerprint=fingerprint,
+        baseline=decision.baseline.name,
+        ratio=ratio.median,
+        ratio_low=ratio.low,
+        ratio_high=ratio.high,
+        noise_floor=decision.noise,
+        kept_baseline=chosen.role == "builtin",
+        builtins=tuple(pair for pair in decision.spans if pair[0] in _guard_names(decision)),
+        validated=validated,
+        extra=_evidence(decision, chosen, samples),
+    )
+
+
+def _guard_names(decision: Decision) -> set[str]:
+    return {arm.name for arm in decision.ranked if arm.role == "builtin"}
+
+
+def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> tuple[tuple[str, str], ...]:
+    """What else the rounds showed, as text: the tie set, the ratio to the best built-in, attribution arms."""
+    shown = [("ties", ", ".join(decision.ties)), ("won as", chosen.role)]
+    if chosen is not decision.baseline:
+        shown.append(("over baseline", text(paired_ratio(samples[chosen.name], samples[decision.baseline.name]))))
+    guards = _guard_names(decision) | {AGAIN, chosen.name}
+    shown += [(f"span of {name}", f"{span:.3f} us") for name, span in decision.spans if name not in guards]
+    return tuple(shown)
+
+
+def text(ratio: Interval) -> str:
+    """ "0.812 (0.809 to 0.815)"."""
+    return f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"

@@ -1,0 +1,187 @@
+"""A process of its own for everything that touches the GPU: it may hang, fault or die, and costs one candidate.
+
+The parent never imports torch. Requests and replies are JSON texts over a pipe, one reply for each request. A reply
+that does not come before the deadline means a hang: the process is killed, waited for, and started anew when next
+asked. A kernel's fault leaves the process's context dead, so the worker reports it and ends.
+
+A host is a class that lives in the process. It is named as "module:class", is made from a JSON object, and answers
+`handle(request) -> reply`. Candidate failures leave it as `CandidateError`; every other exception is a crash of the
+candidate, except `SetupError` and `InputError`, which are raised again in the parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from mktune.errors import CandidateError, InputError, MktuneError, SetupError
+from mktune.trial import Status
+
+START_SECONDS = 180.0
+_JOIN_SECONDS = 30.0
+_MAX_REASON = 2000
+_RAISED = {"InputError": InputError, "SetupError": SetupError}
+_FATAL = {Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.HANG}
+_FAULTS = ("illegal memory access", "misaligned address", "unspecified launch failure", "illegal instruction")
+
+Reply = dict[str, Any]
+
+
+class Host(Protocol):
+    """What runs in the process."""
+
+    def handle(self, request: Reply) -> Reply: ...
+
+
+class Worker:
+    """One host process, started when first asked and again after it died. Used by one thread."""
+
+    def __init__(self, host: str, options: Mapping[str, Any], start_seconds: float = START_SECONDS) -> None:
+        self._host = host
+        self._options = json.dumps(dict(options))
+        self._start_seconds = start_seconds
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self.starts = 0
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> Reply:
+        """The host's reply. Raises CandidateError: hang after `seconds`, crash where the process died, or the status
+        that the host gave; SetupError and InputError as the host raised them."""
+        self.start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send_bytes(json.dumps(dict(request)).encode())
+        except (BrokenPipeError, OSError):
+            raise self._crashed() from None
+        return self._receive(seconds, f"no answer within {seconds:g} s")
+
+    def start(self) -> None:
+        """Start the process if none runs, and wait until its host is made."""
+        if self._process is not None and self._process.is_alive():
+            return
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._host, self._options), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.starts += 1
+        self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
+
+    def close(self) -> None:
+        """End the process, by force if it does not listen. May be called twice."""
+        process, self._process = self._process, None
+        if self._pipe is not None:
+            self._pipe.close()  # the host reads the end of the pipe and leaves
+            self._pipe = None
+        if process is not None:
+            process.join(0.5 if process.is_alive() else 0)
+            _kill(process)
+
+    def _receive(self, seconds: float, late: str) -> Reply:
+        assert self._pipe is not None
+        assert self._process is not None
+        try:
+            if not self._pipe.poll(seconds):
+                _kill(self._process)
+                self.close()
+                raise CandidateError(Status.HANG, f"{late}: the worker was killed")
+            reply: Reply = json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise self._crashed() from None
+        if reply.pop("ends", False):
+            self._process.join(_JOIN_SECONDS)
+            self.close()
+        if failure := reply.get("failure"):
+            raise _failure(failure)
+        return reply
+
+    def _crashed(self) -> CandidateError:
+        assert self._process is not None
+        self._process.join(_JOIN_SECONDS)
+        code = self._process.exitcode
+        self.close()
+        how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+        return CandidateError(Status.CRASH, f"the worker died: {how}")
+
+
+def _kill(process: BaseProcess) -> None:
+    if process.is_alive():
+        process.kill()
+    process.join(_JOIN_SECONDS)
+
+
+def _failure(failure: Reply) -> MktuneError:
+    raised = _RAISED.get(failure["kind"])
+    return raised(failure["reason"]) if raised else CandidateError(failure["status"], failure["reason"])
+
+
+def _serve(pipe: Connection, host: str, options: str) -> None:
+    """The process: make the host, then answer until the pipe ends or a fault leaves the context dead."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    _die_with_parent()
+    made: list[Host] = []
+
+    def make() -> Reply:
+        made.append(_make(host, json.loads(options)))
+        return {}
+
+    reply = _answer(make)
+    while True:
+        reply["ends"] = reply.get("ends", False) or not made
+        pipe.send_bytes(json.dumps(reply).encode())
+        if reply["ends"]:
+            break
+        try:
+            request = json.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            break
+        reply = _answer(partial(made[0].handle, request))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # destructors of a dead context may wait for the GPU for ever
+
+
+def _make(host: str, options: Reply) -> Host:
+    module, _, name = host.partition(":")
+    made: Host = getattr(importlib.import_module(module), name)(**options)
+    return made
+
+
+def _answer(work: Callable[[], Reply]) -> Reply:
+    try:
+        return work()
+    except BaseException as error:
+        status, reason = status_of(error)
+        kind = next((name for name, raised in _RAISED.items() if isinstance(error, raised)), "CandidateError")
+        return {"failure": {"kind": kind, "status": status, "reason": reason}, "ends": status in _FATAL}
+
+
+def status_of(error: BaseException) -> tuple[Status, str]:
+    """The trial status of an exception that a candidate caused, and one line about it."""
+    reason = " ".join(str(error).split())[:_MAX_REASON]
+    if isinstance(error, CandidateError):
+        return Status(error.status), reason
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError":
+        return Status.OUT_OF_MEMORY, reason or name
+    if any(fault in reason for fault in _FAULTS):  # torch met the fault first
+        return Status.ILLEGAL_ACCESS, reason
+    return Status.CRASH, f"{name}: {reason}"
+
+
+def _die_with_parent() -> None:
+    """On Linux: be killed when the parent dies, however it dies. Elsewhere the end of the pipe must do."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
