@@ -1,0 +1,268 @@
+"""One class per kind of dimension. Each looks at the draft, offers options, applies one and reads one off a plan.
+
+Order of the walk: fields of ops, then what follows from them: issue order, streams, priority, kinds of edges, chain
+edges, and last how each kernel waits and triggers. What decides nothing is not asked: a wait that waits for nothing,
+a trigger that nobody listens to, the priority of a single stream.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mktune.graph.kernel_edges import kernel_edges, kernel_names, topological_order
+from mktune.graph.opgraph import OpGraph
+from mktune.plan import EdgeName, Plan
+from mktune.space.draft import Draft
+from mktune.space.groups import Group, Values
+from mktune.space.source import Scalar
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked at one place of the walk. The same name always offers the same labels."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+def named(name: str, options: Mapping[str, Any], usual: Collection[str]) -> Question:
+    """A question whose options earlier choices may have narrowed: then its name ends in a code of what is left.
+
+    A sampler learns per name, and needs the same options under the same name.
+    """
+    if len(options) == len(usual):
+        return Question(name, options)
+    return Question(f"{name}~{zlib.crc32('|'.join(options).encode()):08x}", options)
+
+
+class Dimension(ABC):
+    """One kind of choice."""
+
+    @abstractmethod
+    def question(self, draft: Draft) -> Question | None:
+        """What to choose here, or None where there is nothing to choose."""
+
+    @abstractmethod
+    def apply(self, draft: Draft, option: Any) -> None:
+        """Write the chosen option into the draft."""
+
+    @abstractmethod
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        """The option that `plan` took; one that was not offered means that the plan lies outside the space."""
+
+
+@dataclass(frozen=True)
+class OpFields(Dimension):
+    """Fields of one op's config (and `impl`)."""
+
+    op: str
+    group: Group
+
+    def question(self, draft: Draft) -> Question | None:
+        options = self.group.options({**draft.facts, **draft.configs.get(self.op, {})})
+        return named(f"{self.op}.{self.group.name}", options, self.group.options(draft.facts))
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.configs.setdefault(self.op, {}).update(option)
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        op = plan.op[self.op]
+        fields: dict[str, Scalar] = {"impl": op.impl, **dict(op.config)}
+        return tuple(sorted((name, fields[name]) for name in self.group.field_names if name in fields))
+
+
+@dataclass(frozen=True)
+class Kernels(Dimension):
+    """Not a choice: which kernels and data edges there are, once every op is configured."""
+
+    graph: OpGraph
+    _edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    def question(self, draft: Draft) -> Question | None:
+        plans = draft.op_plans()
+        names = kernel_names(self.graph, plans)
+        if names not in self._edges:
+            self._edges[names] = kernel_edges(self.graph, plans)
+        draft.edges = self._edges[names]
+        draft.kernels = {kernel: op for op, call in self.graph.calls.items() for kernel in call.kernel_names(plans[op])}
+        return None
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        raise AssertionError("nothing was offered")
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        raise AssertionError("nothing was offered")
+
+
+@dataclass(frozen=True)
+class Order(Dimension):
+    """Issue order of the kernels, by named rankings; rankings that come out as the same order are one option."""
+
+    rankings: tuple[tuple[str, tuple[str, ...]], ...]
+    _orders: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = field(default_factory=dict, compare=False, repr=False)
+
+    def question(self, draft: Draft) -> Question | None:
+        key = tuple(draft.kernels)
+        if key not in self._orders:
+            self._orders[key] = self._distinct(draft)
+        options = self._orders[key]
+        return named("order", options, dict(self.rankings))
+
+    def _distinct(self, draft: Draft) -> dict[str, tuple[str, ...]]:
+        names: dict[tuple[str, ...], str] = {}
+        for name, ranking in self.rankings:
+            place = {item: index for index, item in enumerate(ranking)}
+            rank = {kernel: place.get(kernel, place.get(op, len(place))) for kernel, op in draft.kernels.items()}
+            names.setdefault(topological_order(tuple(draft.kernels), draft.edges, rank.__getitem__), name)
+        return {name: order for order, name in names.items()}
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.order = option
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        return plan.order
+
+
+@dataclass(frozen=True)
+class Streams(Dimension):
+    """Which branches share a stream: every way to split the branches into at most so many streams."""
+
+    branches: tuple[tuple[str, tuple[str, ...]], ...]
+    at_most: int
+
+    def question(self, draft: Draft) -> Question | None:
+        return Question("streams", {self._label(split): split for split in self._splits()})
+
+    def _splits(self) -> list[tuple[int, ...]]:
+        splits: list[tuple[int, ...]] = [()]
+        for _ in self.branches:
+            splits = [
+                (*split, stream) for split in splits for stream in range(min(self.at_most, max(split, default=-1) + 2))
+            ]
+        return splits
+
+    def _label(self, split: tuple[int, ...]) -> str:
+        names = [name for name, _ in self.branches]
+        streams = [[n for n, s in zip(names, split, strict=True) if s == stream] for stream in range(max(split) + 1)]
+        return " | ".join("+".join(names) for names in streams)
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        stream = {op: option[index] for index, (_, ops) in enumerate(self.branches) for op in ops}
+        draft.streams = {kernel: stream[op] for kernel, op in draft.kernels.items()}
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        numbers: dict[int, int] = {}
+        split = []
+        for _, ops in self.branches:
+            used = {plan.kernel[kernel].stream for kernel, op in draft.kernels.items() if op in ops}
+            if len(used) != 1:
+                return None
+            split.append(numbers.setdefault(used.pop(), len(numbers)))
+        return tuple(split)
+
+
+@dataclass(frozen=True)
+class Priority(Dimension):
+    """Whose stream goes first where kernels compete; asked only where there is more than one stream."""
+
+    branches: tuple[tuple[str, tuple[str, ...]], ...]
+    raised: tuple[str, ...]
+
+    def question(self, draft: Draft) -> Question | None:
+        if len(set(draft.streams.values())) < 2:
+            draft.priorities = dict.fromkeys(draft.kernels, 0)
+            return None
+        options: dict[str, tuple[int, ...]] = {"none": (0,) * len(draft.kernels)}
+        for name, ops in self.branches:
+            stream = next(draft.streams[kernel] for kernel, op in draft.kernels.items() if op in ops)
+            raised = tuple(int(draft.streams[kernel] == stream) for kernel in draft.kernels)
+            if name in self.raised and raised not in options.values():
+                options[name] = raised
+        return named("priority", options, ("none", *self.raised))
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.priorities = dict(zip(draft.kernels, option, strict=True))
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        return tuple(plan.kernel[kernel].priority for kernel in draft.kernels)
+
+
+@dataclass(frozen=True)
+class EdgeKinds(Dimension):
+    """Kinds of the data edges into one kernel, together. Named by the ops they come from."""
+
+    kernel: str
+    kinds: tuple[str, ...]
+
+    def question(self, draft: Draft) -> Question | None:
+        sources = draft.sources(self.kernel)
+        if not sources:
+            return None
+        name = "+".join(sorted({draft.kernels[source] for source in sources}))
+        combinations = itertools.product(self.kinds, repeat=len(sources))
+        options = {
+            " ".join(combination): tuple(
+                ((source, self.kernel), kind) for source, kind in zip(sources, combination, strict=True)
+            )
+            for combination in combinations
+        }
+        return Question(f"{name}->{self.kernel}", options)
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.kinds.update(option)
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        edges = [(source, self.kernel) for source in draft.sources(self.kernel)]
+        return tuple((edge, plan.edge.get(edge)) for edge in edges)
+
+
+@dataclass(frozen=True)
+class Chain(Dimension):
+    """Kind of the edge from the kernel before on the stream, where no data edge orders the two already."""
+
+    kernel: str
+    kinds: tuple[str, ...]
+
+    def question(self, draft: Draft) -> Question | None:
+        if self.kernel not in draft.predecessors:
+            return None
+        return Question(f"{self.kernel}.chain", {kind: kind for kind in self.kinds})
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.chains[self.kernel] = option
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        return plan.kernel[self.kernel].chain
+
+
+@dataclass(frozen=True)
+class LaunchFields(Dimension):
+    """Fields of one kernel's launch: where it waits (`gdc`, `l2_prefetch_bytes`), or where it triggers.
+
+    relevant  whether the draft's edges make the choice matter
+    fits      whether the op, as configured, knows these values for this kernel
+    """
+
+    kernel: str
+    group: Group
+    relevant: Callable[[Draft, str], bool]
+    fits: Callable[[Draft, str, Values], bool]
+
+    def question(self, draft: Draft) -> Question | None:
+        if self.kernel not in draft.kernels or not self.relevant(draft, self.kernel):
+            return None
+        offered = self.group.options({**draft.facts, **draft.configs[draft.kernels[self.kernel]]})
+        options = {label: values for label, values in offered.items() if self.fits(draft, self.kernel, values)}
+        return named(f"{self.kernel}.{self.group.name}", options, self.group.options(draft.facts))
+
+    def apply(self, draft: Draft, option: Any) -> None:
+        draft.launch.setdefault(self.kernel, {}).update(option)
+
+    def read(self, plan: Plan, draft: Draft) -> Any:
+        kernel = vars(plan.kernel[self.kernel])
+        return tuple(sorted((name, kernel[name]) for name in self.group.field_names))

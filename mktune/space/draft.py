@@ -1,0 +1,72 @@
+"""A plan under construction: what has been chosen so far, in the order in which dimensions are walked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mktune.plan import EdgeName, OpPlan
+from mktune.space.source import Scalar
+
+
+@dataclass
+class Draft:
+    """Op configs first, then the kernels and edges that follow from them, then how those run.
+
+    facts    the problem's facts that rules may ask for
+    kernels  kernel → op, in the graph's own issue order (set once every op is configured), likewise `edges`
+    """
+
+    facts: Mapping[str, Scalar]
+    configs: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)
+    edges: tuple[EdgeName, ...] = ()
+    order: tuple[str, ...] = ()
+    streams: dict[str, int] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    kinds: dict[EdgeName, str] = field(default_factory=dict)
+    chains: dict[str, str] = field(default_factory=dict)
+    launch: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+
+    def op_plans(self) -> dict[str, OpPlan]:
+        """Op → impl and config."""
+        return {op: op_plan(fields) for op, fields in self.configs.items()}
+
+    def sources(self, kernel: str) -> tuple[str, ...]:
+        """Producers of what `kernel` reads, in the graph's order."""
+        return tuple(source for source, target in self.edges if target == kernel)
+
+    @cached_property
+    def predecessors(self) -> dict[str, str]:
+        """Kernel → the kernel before it on its stream, where no data edge orders the two already.
+
+        First asked for when order and streams are settled.
+        """
+        last: dict[int, str] = {}
+        found = {}
+        for kernel in self.order:
+            stream = self.streams[kernel]
+            if stream in last and (last[stream], kernel) not in self.edges:
+                found[kernel] = last[stream]
+            last[stream] = kernel
+        return found
+
+    def starts_early(self, kernel: str) -> bool:
+        """Some edge lets the kernel begin before what it depends on has ended: its wait has something to wait for."""
+        kinds = [self.kinds[source, kernel] for source in self.sources(kernel)]
+        if kernel in self.predecessors:
+            kinds.append(self.chains.get(kernel, "full"))
+        return any(kind != "full" for kind in kinds)
+
+    def lets_start_early(self, kernel: str) -> bool:
+        """Some edge out of the kernel starts at its trigger."""
+        kinds = [kind for (source, _), kind in self.kinds.items() if source == kernel]
+        kinds += [self.chains.get(after, "full") for after, before in self.predecessors.items() if before == kernel]
+        return "programmatic" in kinds
+
+
+def op_plan(fields: Mapping[str, Scalar]) -> OpPlan:
+    """The op's plan in its fields: `impl`, and the config in the rest."""
+    config = {name: value for name, value in fields.items() if name != "impl"}
+    return OpPlan.of(str(fields["impl"]), config)

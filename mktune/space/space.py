@@ -1,0 +1,255 @@
+"""A search space: every plan of some ops at a shape on a device, as choices that a sampler can make.
+
+    space = SearchSpace.load(workload("glm52_attention_prefix"), ("A0", "B0"), shape, device)
+    choices, plan = space.walk(lambda question: random.choice(list(question.options)))
+
+`Choices` are what a sampler knows of a plan: name of a dimension → label of the option, for those that were asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mktune.device import Device
+from mktune.errors import SpaceError
+from mktune.graph.workload import Workload
+from mktune.plan import KernelPlan, OpPlan, Plan
+from mktune.shape import Shape
+from mktune.space.dimensions import (
+    Chain,
+    Dimension,
+    EdgeKinds,
+    Kernels,
+    LaunchFields,
+    OpFields,
+    Order,
+    Priority,
+    Question,
+    Streams,
+)
+from mktune.space.draft import Draft, op_plan
+from mktune.space.file import SpaceFile, load
+from mktune.space.groups import Condition, Group, Rule, Values
+from mktune.space.source import Scalar
+
+Choices = dict[str, str]
+Pick = Callable[[Question], str]
+
+_FEW = 2_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many combinations of choices a space has. Not exact: estimated from random walks (large spaces only)."""
+
+    count: int
+    exact: bool
+
+
+class SearchSpace:
+    """See the module. Nothing in it changes once it is made, but for caches."""
+
+    def __init__(
+        self, workload: Workload, ops: Sequence[str] | None, shape: Shape, device: Device, file: SpaceFile
+    ) -> None:
+        self.workload = workload
+        self.graph = workload.subgraph(ops)
+        self.shape = shape
+        self.device = device
+        self._fits: dict[tuple[str, OpPlan, Values], bool] = {}
+        self._facts: dict[str, Scalar] = {
+            "arch": device.arch,
+            "m": shape.m,
+            "kv": shape.kv,
+            "requests": shape.requests,
+            "tokens_per_request": shape.tokens_per_request,
+        }
+        self.dimensions = tuple(self._dimensions(file))
+        self.default()
+
+    @classmethod
+    def load(
+        cls, workload: Workload, ops: Sequence[str] | None, shape: Shape, device: Device, path: Path | None = None
+    ) -> SearchSpace:
+        """The space in `path` (default: the one that ships) for these ops (None: all). Raises SpaceError."""
+        return cls(workload, ops, shape, device, load(workload, path))
+
+    def walk(self, pick: Pick) -> tuple[Choices, Plan]:
+        """Ask `pick` for every choice that there is, in order; the choices made and their plan (canonical)."""
+        choices, draft = self._walk(lambda dimension, question, draft: pick(question))
+        return choices, self._plan(draft)
+
+    def to_plan(self, choices: Mapping[str, str]) -> Plan:
+        """The plan of these choices. Raises SpaceError where one is missing or does not exist."""
+        return self.walk(lambda question: _looked_up(question, choices))[1]
+
+    def to_choices(self, plan: Plan) -> Choices | None:
+        """The choices that make `plan`, or None where it lies outside the space (or is of other ops or shape)."""
+        if set(plan.op_names) != set(self.graph.calls) or plan.shape != self.shape:
+            return None
+        try:
+            choices, draft = self._walk(lambda dimension, question, draft: _read(dimension, question, draft, plan))
+        except _Outside:
+            return None
+        return choices if dict(plan.ops) == draft.op_plans() else None
+
+    def default(self) -> Plan:
+        """The first option of every choice. Raises SpaceError where some choice has no option at all."""
+        return self.walk(lambda question: next(iter(question.options)))[1]
+
+    def __iter__(self) -> Iterator[tuple[Choices, Plan]]:
+        """Every combination of choices, in order: for small spaces."""
+        path: list[tuple[int, int]] = []
+        while True:
+            depth = 0
+
+            def pick(question: Question) -> str:
+                nonlocal depth
+                if depth == len(path):
+                    path.append((0, len(question.options)))
+                depth += 1
+                return list(question.options)[path[depth - 1][0]]
+
+            yield self.walk(pick)
+            while path and path[-1][0] + 1 == path[-1][1]:
+                path.pop()
+            if not path:
+                return
+            path[-1] = (path[-1][0] + 1, path[-1][1])
+
+    def size(self, walks: int = 64) -> Size:
+        """How many combinations of choices there are; counted where few, else estimated without bias."""
+        draw = random.Random(0)
+        total = 0
+        for _ in range(walks):
+            product = 1
+
+            def pick(question: Question) -> str:
+                nonlocal product
+                product *= len(question.options)
+                return draw.choice(list(question.options))
+
+            self.walk(pick)
+            total += product
+        if total // walks <= _FEW:
+            return Size(sum(1 for _ in self), True)
+        return Size(total // walks, False)
+
+    def _walk(self, pick: Callable[[Dimension, Question, Draft], str]) -> tuple[Choices, Draft]:
+        draft, choices = Draft(self._facts), {}
+        for dimension in self.dimensions:
+            question = dimension.question(draft)
+            if question is None:
+                continue
+            if not question.options:
+                raise SpaceError(f"{question.name} has no option at M = {self.shape.m} on {self.device.arch}")
+            if len(question.options) == 1:
+                label = next(iter(question.options))
+            else:
+                label = choices[question.name] = pick(dimension, question, draft)
+            dimension.apply(draft, question.options[label])
+        return choices, draft
+
+    def _dimensions(self, file: SpaceFile) -> Iterator[Dimension]:
+        calls = self.graph.calls
+        kernels = [
+            kernel for name, call in calls.items() for kernel in call.kernel_names(call.op.default(self.device.arch))
+        ]
+        branches = tuple((name, kept) for name, ops in file.branches if (kept := tuple(o for o in ops if o in calls)))
+        for op in calls:
+            for group in file.ops[op]:
+                yield OpFields(op, self._existing(op, group))
+        yield Kernels(self.graph)
+        yield Order(file.rankings)
+        yield Streams(branches, file.at_most_streams)
+        yield Priority(branches, file.raised)
+        yield from (EdgeKinds(kernel, file.edges[kernel]) for kernel in kernels)
+        yield from (Chain(kernel, file.chains[kernel]) for kernel in kernels)
+        yield from (LaunchFields(kernel, file.waits[kernel], Draft.starts_early, self._fit) for kernel in kernels)
+        yield from (
+            LaunchFields(kernel, file.triggers[kernel], Draft.lets_start_early, self._fit) for kernel in kernels
+        )
+
+    def _existing(self, op: str, group: Group) -> Group:
+        """The group without what the op does not have on this architecture."""
+        choices = self.graph.calls[op].op.choices(self.device.arch)
+        rules = list(group.rules)
+        fields = dict(group.fields)
+        if "impl" in fields:
+            rules.append(Rule((), (Condition("impl", tuple(choices)),)))
+        for impl, existing in choices.items():
+            for name, values in fields.items():
+                known = existing.get(name, ())
+                if name != "impl" and not set(values) <= set(known):
+                    rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, tuple(known)),)))
+        return Group(group.name, group.fields, tuple(rules))
+
+    def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
+        """The op finds nothing wrong with these launch values that it does not find with the plain ones."""
+        name = draft.kernels[kernel]
+        plan = op_plan(draft.configs[name])
+        key = (kernel, plan, values)
+        if key not in self._fits:
+            call = self.graph.calls[name]
+            names = call.kernel_names(plan)
+            plain = tuple(KernelPlan() for _ in names)
+            tried = tuple(_kernel_plan(dict(values)) if other == kernel else KernelPlan() for other in names)
+            before = call.op.violations(plan, plain, self.shape, self.device)
+            self._fits[key] = call.op.violations(plan, tried, self.shape, self.device) == before
+        return self._fits[key]
+
+    def _plan(self, draft: Draft) -> Plan:
+        lowest = min(draft.priorities.values())
+        kernels = {
+            kernel: replace(
+                _kernel_plan(draft.launch.get(kernel, {})),
+                stream=draft.streams[kernel],
+                priority=draft.priorities[kernel] - lowest,
+                chain=draft.chains.get(kernel, "full"),
+            )
+            for kernel in draft.kernels
+        }
+        return Plan(
+            workload=self.workload.name,
+            contract=self.workload.contract,
+            scale_format=self.workload.scale_format,
+            shape=self.shape,
+            m_range=(self.shape.m, self.shape.m),
+            kv_range=(self.shape.tokens_per_request, self.shape.kv),
+            ops=tuple(draft.op_plans().items()),
+            kernels=tuple(kernels.items()),
+            order=draft.order,
+            edges=tuple(draft.kinds.items()),
+        ).canonical()
+
+
+def _kernel_plan(fields: Mapping[str, Scalar]) -> KernelPlan:
+    return KernelPlan(
+        gdc=str(fields.get("gdc", "entry")),
+        trigger=str(fields.get("trigger", "exit")),
+        l2_prefetch_bytes=int(fields.get("l2_prefetch_bytes", 0)),
+    )
+
+
+class _Outside(Exception):
+    """A plan took an option that the space does not offer."""
+
+
+def _looked_up(question: Question, choices: Mapping[str, str]) -> str:
+    label = choices.get(question.name)
+    if label is None or label not in question.options:
+        what = "no choice" if label is None else f"no option {label!r}"
+        raise SpaceError(f"{what} for {question.name}; options: {', '.join(question.options)}")
+    return label
+
+
+def _read(dimension: Dimension, question: Question, draft: Draft, plan: Plan) -> str:
+    taken: Any = dimension.read(plan, draft)
+    for label, option in question.options.items():
+        if option == taken:
+            return label
+    raise _Outside
