@@ -1,0 +1,82 @@
+"""Where a store is: what a user may write for it, and how it is shown to people.
+
+sqlite:///PATH      an SQLite file; everything behind the third slash is the path, also %, ?, # and blanks
+PATH                the same
+postgresql://…      a PostgreSQL database
+nothing             MKTUNE_STORE, else mktune.db in MKTUNE_HOME
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mktune import knobs
+from mktune.errors import InputError
+
+FILE_NAME = "mktune.db"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+@dataclass(frozen=True)
+class StoreLocation:
+    """A file (`path`) or a PostgreSQL database (`url`, which may hold a password). `str()` hides the password."""
+
+    path: Path | None = None
+    url: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str | os.PathLike[str] | None) -> StoreLocation:
+        """The place that `text` names. Raises InputError where it names none."""
+        if text is None:
+            return cls.default()
+        given = os.fspath(text)
+        match = _SCHEME.match(given)
+        scheme = match.group(1).lower() if match else ""
+        if scheme in _POSTGRES:
+            return cls(url="postgresql+psycopg" + given[len(scheme) :])
+        if scheme in ("sqlite", "sqlite+pysqlite"):
+            given = _sqlite_path(given[len(scheme) + 3 :])
+        elif scheme:
+            raise InputError(f"a store is sqlite:///PATH, PATH or postgresql://…, not {scheme}://")
+        return cls(path=_file(given))
+
+    @classmethod
+    def default(cls) -> StoreLocation:
+        """What the environment says, else the file in the user's data folder."""
+        if url := knobs.store_url():
+            return cls.parse(url)
+        try:
+            return cls(path=(knobs.home() / FILE_NAME).absolute())
+        except RuntimeError:  # no HOME and no entry in the password file
+            raise InputError("no home folder to keep the store in: set MKTUNE_HOME or give --store") from None
+
+    def __str__(self) -> str:
+        return hide_password(self.url) if self.path is None else str(self.path)
+
+
+def hide_password(text: str) -> str:
+    """`text` with the password of any URL in it replaced."""
+    text = re.sub(r"(://[^:/@\s]*:)\S*@", r"\1***@", text)
+    return re.sub(r"(password=)[^&\s]*", r"\1***", text)
+
+
+def _sqlite_path(rest: str) -> str:
+    if not rest.startswith("/") or rest in ("/", "/:memory:"):
+        raise InputError("an SQLite store is sqlite:///PATH (four slashes for an absolute path)")
+    return rest[1:]
+
+
+def _file(text: str) -> Path:
+    if not text or "\0" in text:
+        raise InputError("the store's path is empty" if not text else "the store's path holds a NUL character")
+    try:
+        path = Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"the store {text!r}: {error}") from None
+    if path.is_dir():
+        raise InputError(f"the store {path} is a folder; give a file, such as {path / FILE_NAME}")
+    return path

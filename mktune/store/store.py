@@ -1,0 +1,196 @@
+"""The store: studies, their trials, and the plans that won. Every call is one transaction, done whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from mktune.device import Device
+from mktune.errors import InputError
+from mktune.location import StoreLocation
+from mktune.plan import Plan
+from mktune.shape import Shape
+from mktune.store import leaderboard, migrate, studies, trials, winners
+from mktune.store.database import Database
+from mktune.store.leaderboard import LeaderboardRow
+from mktune.store.studies import Problem, Study
+from mktune.store.trials import Running
+from mktune.store.winners import Filter
+from mktune.trial import Trial, Winner
+
+
+class Store:
+    """An open database. A context manager; may be shared by threads, not by a fork.
+
+    Besides what a method names, each raises StoreError where the database is locked, full, damaged or closed, and
+    InputError where it cannot be written.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._begun: set[tuple[int, int]] = set()
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str] | None = None, *, write: bool = True, timeout_s: float = 15.0) -> Store:
+        """Open `url` (see `mktune.location`; None: the default store).
+
+        write      make the file, its folder and its tables where they are missing; False: change nothing, and raise
+                   NothingFoundError where there is no file
+        timeout_s  how long to wait for another process's lock
+        """
+        database = Database(StoreLocation.parse(url), write=write, timeout_s=timeout_s)
+        try:
+            migrate.upgrade(database) if write else migrate.check(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    @property
+    def location(self) -> StoreLocation:
+        """Where the store is; `str()` of it may be shown."""
+        return self._database.location
+
+    def close(self) -> None:
+        """End what this store began as lost, and free the database. May be called twice."""
+        try:
+            for study_id, number in sorted(self._begun):
+                with self._database.write() as connection:
+                    trials.lose(connection, study_id, [number], "interrupted")
+            self._begun.clear()
+        finally:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def study(
+        self,
+        name: str,
+        *,
+        workload: str,
+        ops: Sequence[str],
+        shape: Shape,
+        device: Device,
+        backend: str,
+        sampler: str,
+        seed: int,
+        contract: int,
+        resume: bool = False,
+        build: str = "",
+    ) -> Study:
+        """A new study, or with `resume` the stored one of that name, its abandoned trials ended as lost.
+
+        Raises InputError where the name is taken (without `resume`), is missing or searches another problem (with it),
+        or cannot be stored. Another sampler or seed may go on with a study: both say how it is searched, not what.
+        """
+        problem = Problem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
+        with self._database.write(alone=True) as connection:
+            if not resume:
+                return studies.create(connection, name, problem, sampler, seed)
+            found = studies.resume(connection, name, problem)
+            trials.lose_abandoned(connection, found)
+            return found
+
+    def find_study(self, name: str) -> Study:
+        """The study of that name. Raises InputError where there is none."""
+        with self._database.read() as connection:
+            found = studies.find(connection, name)
+        if found is None:
+            raise InputError(f"the store {self.location} has no study {name!r}")
+        return found
+
+    def studies(self) -> list[Study]:
+        """All studies, oldest first."""
+        with self._database.read() as connection:
+            return studies.every(connection)
+
+    def begin_trial(self, study: Study, plan: Plan, source: str) -> int:
+        """Record that this process now runs `plan`; returns the number to give to its `Trial`.
+
+        Should the process be killed, the next `--resume` ends the trial as lost.
+        """
+        with self._database.write() as connection:
+            number = trials.begin(connection, study, plan, source)
+        self._begun.add((study.id, number))
+        return number
+
+    def add_trial(self, study: Study, trial: Trial) -> None:
+        """Store an ended trial and its measurement, whether or not `begin_trial` announced it.
+
+        Raises InputError for status ok without a finite, positive span, StoreError for a number that has ended.
+        """
+        with self._database.write() as connection:
+            trials.add(connection, study, trial)
+        self._begun.discard((study.id, trial.number))
+
+    def add_counts(self, study: Study, *, invalid: int = 0, duplicate: int = 0) -> None:
+        """Add proposals that did not become trials to what the study counts."""
+        with self._database.write() as connection:
+            studies.add_counts(connection, study, invalid, duplicate)
+
+    def trials(self, study: Study, *, lost: bool = False) -> list[Trial]:
+        """The ended trials by number; without those that were lost, unless asked for."""
+        with self._database.read() as connection:
+            return trials.ended(connection, study, lost=lost)
+
+    def running(self, study: Study) -> list[Running]:
+        """The trials that have begun and not ended."""
+        with self._database.read() as connection:
+            return trials.running(connection, study)
+
+    def trial_counts(self, study: Study) -> dict[str, int]:
+        """Status → how many trials of the study; "running" for those that have not ended."""
+        with self._database.read() as connection:
+            return trials.counts(connection, study)
+
+    def put_winner(self, study: Study | None, winner: Winner) -> bool:
+        """Store a promoted plan. True: look-ups get it from now on. False: the plan that they get was measured on the
+        same build and is faster, so this one is kept as history only.
+
+        Raises InputError for a winner that must not be served: not validated, not random inputs, no GPU, or NaN.
+        """
+        with self._database.write(alone=True) as connection:
+            return winners.put(connection, winner, study.name if study else "")
+
+    def winners(
+        self,
+        *,
+        workload: str | None = None,
+        ops: Sequence[str] | None = None,
+        shape: Shape | None = None,
+        gpu: str | None = None,
+        simulated: bool | None = None,
+        history: bool = False,
+    ) -> list[Winner]:
+        """The winners that match, in a fixed order; with `history` also those that were replaced."""
+        with self._database.read() as connection:
+            return winners.served(connection, Filter(workload, ops, shape, gpu, simulated), history=history)
+
+    def leaderboard(
+        self,
+        *,
+        workload: str | None = None,
+        ops: Sequence[str] | None = None,
+        shape: Shape | None = None,
+        gpu: str | None = None,
+        simulated: bool | None = None,
+        study: str | None = None,
+        limit: int | None = None,
+    ) -> list[LeaderboardRow]:
+        """The best span of each plan, ranked within its problem; `limit` rows of each problem."""
+        with self._database.read() as connection:
+            wanted = Filter(workload, ops, shape, gpu, simulated)
+            return leaderboard.rank(connection, wanted, study, limit)
+
+    def find_plan(self, prefix: str) -> Plan:
+        """The plan whose id starts with `prefix`. Raises InputError where none or several do."""
+        with self._database.read() as connection:
+            return winners.find_plan(connection, prefix)

@@ -1,0 +1,176 @@
+"""Trials: written once when they begin and once, whole, when they end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+
+from mktune.errors import InputError, StoreError
+from mktune.plan import Plan
+from mktune.records import policy_from_dict
+from mktune.store.models import MeasurementRow, StudyRow, TrialRow
+from mktune.store.owner import is_gone, now, this_process
+from mktune.store.studies import Study
+from mktune.store.texts import clip
+from mktune.trial import Measurement, Outcome, Status, Trial
+
+# Built once: building and hashing a statement costs as much as running it.
+_LOCK_STUDY = select(StudyRow.id).where(StudyRow.id == bindparam("study")).with_for_update()
+_LAST_NUMBER = select(func.max(TrialRow.number)).where(TrialRow.study_id == bindparam("study"))
+_FIND = select(TrialRow.id, TrialRow.status, TrialRow.owner).where(
+    TrialRow.study_id == bindparam("study"), TrialRow.number == bindparam("number")
+)
+_INSERT_TRIAL = insert(TrialRow)
+_UPDATE_TRIAL = update(TrialRow).where(TrialRow.id == bindparam("row"))
+_INSERT_MEASUREMENT = insert(MeasurementRow)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A trial that has begun and not ended. `owner` names the process (`mktune.store.owner`)."""
+
+    number: int
+    plan_id: str
+    source: str
+    owner: str
+    started: str
+
+
+def begin(connection: Connection, study: Study, plan: Plan, source: str) -> int:
+    """Record that this process runs `plan` now; the trial's number, which no other trial of the study has."""
+    if connection.dialect.name != "sqlite":  # where every write is alone anyway
+        connection.execute(_LOCK_STUDY, {"study": study.id})
+    last = connection.execute(_LAST_NUMBER, {"study": study.id}).scalar()
+    number = 0 if last is None else last + 1
+    values = {"study_id": study.id, "number": number, "owner": this_process(), "started": now()}
+    plan_values = {"plan_id": plan.plan_id, "plan": plan.json, "source": clip(source)}
+    connection.execute(_INSERT_TRIAL, values | plan_values)
+    return number
+
+
+def add(connection: Connection, study: Study, trial: Trial) -> None:
+    """Record an ended trial with its measurement. A number that runs here, or was lost, may end; no other twice.
+
+    Raises InputError where status ok comes with a span that is no finite, positive number.
+    """
+    measurement = trial.outcome.measurement
+    if trial.outcome.status is Status.OK and not (measurement and _is_span(measurement.span_us)):
+        raise InputError(f"trial {trial.number}: status ok needs a finite, positive span")
+    trial_id = _write_trial(connection, study, trial)
+    if measurement is not None:
+        connection.execute(_INSERT_MEASUREMENT, {"trial_id": trial_id, **_measurement_columns(measurement)})
+
+
+def ended(connection: Connection, study: Study, *, lost: bool) -> list[Trial]:
+    """The trials that ended, by number; those that a killed process left behind only where `lost` is asked for."""
+    query = (
+        select(TrialRow.__table__, MeasurementRow.__table__)
+        .outerjoin(MeasurementRow, MeasurementRow.trial_id == TrialRow.id)
+        .where(TrialRow.study_id == study.id, TrialRow.status.is_not(None))
+        .order_by(TrialRow.number)
+    )
+    if not lost:
+        query = query.where(TrialRow.status != Status.LOST.value)
+    return [_trial(row) for row in connection.execute(query)]
+
+
+def running(connection: Connection, study: Study) -> list[Running]:
+    """The trials that have begun and not ended, by number."""
+    columns = (TrialRow.number, TrialRow.plan_id, TrialRow.source, TrialRow.owner, TrialRow.started)
+    query = select(*columns).where(TrialRow.study_id == study.id, TrialRow.status.is_(None)).order_by(TrialRow.number)
+    return [Running(*row) for row in connection.execute(query)]
+
+
+def lose_abandoned(connection: Connection, study: Study) -> int:
+    """End as `lost` every running trial whose process is gone; how many they were."""
+    gone = [trial.number for trial in running(connection, study) if is_gone(trial.owner, trial.started)]
+    lose(connection, study.id, gone, "its process ended before it did")
+    return len(gone)
+
+
+def lose(connection: Connection, study_id: int, numbers: list[int], reason: str) -> None:
+    """End running trials as `lost`."""
+    for number in numbers:
+        connection.execute(
+            update(TrialRow)
+            .where(TrialRow.study_id == study_id, TrialRow.number == number, TrialRow.status.is_(None))
+            .values(status=Status.LOST.value, reason=reason, ended=now())
+        )
+
+
+def counts(connection: Connection, study: Study) -> dict[str, int]:
+    """Status → how many trials; those that run count as "running"."""
+    query = select(TrialRow.status).where(TrialRow.study_id == study.id)
+    return dict(Counter(status or "running" for status in connection.execute(query).scalars()))
+
+
+def _write_trial(connection: Connection, study: Study, trial: Trial) -> int:
+    values: dict[str, Any] = {
+        "plan_id": trial.plan.plan_id,
+        "plan": trial.plan.json,
+        "source": clip(trial.source),
+        "owner": this_process(),
+        "ended": now(),
+        "status": trial.outcome.status.value,
+        "reason": clip(trial.outcome.reason),
+        "seconds": json.dumps([dict(trial.seconds), dict(trial.outcome.seconds)]),
+    }
+    found = connection.execute(_FIND, {"study": study.id, "number": trial.number}).first()
+    if found is None:
+        values |= {"study_id": study.id, "number": trial.number, "started": trial.started or values["ended"]}
+        created: Any = connection.execute(_INSERT_TRIAL, values)
+        return int(created.inserted_primary_key[0])
+    if found.status not in (None, Status.LOST.value) or (found.status is None and found.owner != values["owner"]):
+        raise StoreError(f"trial {trial.number} of study {study.name!r} is another process's, or has ended already")
+    if trial.started:
+        values["started"] = trial.started
+    connection.execute(_UPDATE_TRIAL, values | {"row": found.id})
+    return int(found.id)
+
+
+def _measurement_columns(measurement: Measurement) -> dict[str, Any]:
+    data = measurement.to_dict()
+    spans = {name: _finite(data[name]) for name in ("span_us", "low_us", "high_us")}
+    return {
+        **spans,
+        "samples_us": json.dumps([_finite(sample) for sample in data["samples_us"]], separators=(",", ":")),
+        "policy": json.dumps(data["policy"], sort_keys=True),
+        "device_state": json.dumps({name: _finite(value) for name, value in data["device_state"].items()}),
+        "simulated": measurement.policy.simulated,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _is_span(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _trial(row: Row[Any]) -> Trial:
+    own, bench = json.loads(row.seconds)
+    outcome = Outcome(Status(row.status), row.reason, _measurement(row), tuple(bench.items()))
+    return Trial(row.number, Plan.from_json(row.plan), outcome, row.source, row.started, tuple(own.items()))
+
+
+def _measurement(row: Row[Any]) -> Measurement | None:
+    if row.span_us is None or row.low_us is None or row.high_us is None:
+        return None
+    return Measurement(
+        span_us=row.span_us,
+        low_us=row.low_us,
+        high_us=row.high_us,
+        samples_us=tuple(_number(sample) for sample in json.loads(row.samples_us)),
+        policy=policy_from_dict(json.loads(row.policy)),
+        device_state=tuple((name, _number(value)) for name, value in json.loads(row.device_state).items()),
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,161 @@
+"""Winners: one plan served for each key (what is computed, at which shape, on which GPU), the earlier ones kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from mktune import strict_json
+from mktune.errors import InputError, StoreError
+from mktune.gpu_name import normalise_gpu
+from mktune.plan import Plan
+from mktune.records import winner_from_dict, winner_to_dict
+from mktune.shape import Shape
+from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
+from mktune.store.owner import now
+from mktune.store.studies import sorted_ops
+from mktune.trial import Winner
+
+_SHORTEST_PREFIX = 4
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which winners or spans are asked for; None: all. A GPU's name is compared as `normalise_gpu` writes it."""
+
+    workload: str | None = None
+    ops: Sequence[str] | None = None
+    shape: Shape | None = None
+    gpu: str | None = None
+    simulated: bool | None = None
+
+    def matches(self, workload: str, ops: str, shape: tuple[int, int, int], gpu: str, simulated: bool) -> bool:
+        """`ops` joined by commas, `shape` as (requests, tokens per request, kv)."""
+        own = self.shape and (self.shape.requests, self.shape.tokens_per_request, self.shape.kv)
+        return (
+            self.workload in (None, workload)
+            and (self.ops is None or ",".join(sorted_ops(self.ops)) == ops)
+            and own in (None, shape)
+            and (self.gpu is None or normalise_gpu(self.gpu) == normalise_gpu(gpu))
+            and self.simulated in (None, simulated)
+        )
+
+
+def put(connection: Connection, winner: Winner, study: str) -> bool:
+    """Store a promoted plan; True where it is the one served from now on.
+
+    It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
+    another plan and is no slower: a short search must not displace the result of a long one. What is not served is
+    kept as history. Raises InputError for a winner that must not be served (see `_check`).
+    """
+    _check(winner)
+    key = _key(winner)
+    served = (*(getattr(PlanRow, name) == value for name, value in key.items()), PlanRow.replaced.is_(None))
+    current = connection.execute(select(PlanRow.id, PlanRow.document).where(*served)).first()
+    time = now()
+    keep = current is not None and _is_better(_winner(current.document), winner)
+    if current is not None and not keep:
+        connection.execute(update(PlanRow).where(PlanRow.id == current.id).values(replaced=time))
+    values = {
+        **key,
+        "plan_id": winner.plan.plan_id,
+        "span_us": winner.measurement.span_us,
+        "study": study,
+        "created": time,
+        "replaced": time if keep else None,
+        "document": json.dumps(winner_to_dict(winner), sort_keys=True, separators=(",", ":"), allow_nan=False),
+    }
+    connection.execute(insert(PlanRow).values(values))
+    return not keep
+
+
+def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Winner]:
+    """The winners that match, by key; with `history` also those that were replaced, oldest first."""
+    columns = [getattr(PlanRow, name) for name in PLAN_KEY]
+    query = select(PlanRow.document, *columns).order_by(*columns, PlanRow.id)
+    if not history:
+        query = query.where(PlanRow.replaced.is_(None))
+    return [_winner(row.document) for row in connection.execute(query) if _row_matches(wanted, row)]
+
+
+def served_ids(connection: Connection) -> set[tuple[str, str, bool]]:
+    """(plan id, GPU, simulated) of every winner that is served."""
+    query = select(PlanRow.plan_id, PlanRow.gpu, PlanRow.simulated).where(PlanRow.replaced.is_(None))
+    return {(row.plan_id, row.gpu, row.simulated) for row in connection.execute(query)}
+
+
+def find_plan(connection: Connection, prefix: str) -> Plan:
+    """The one stored plan whose id starts with `prefix`. Raises InputError where there is none, or more than one."""
+    start = prefix.strip().lower()
+    if len(start) < _SHORTEST_PREFIX or not set(start) <= set("0123456789abcdef"):
+        raise InputError(f"a plan id is at least {_SHORTEST_PREFIX} hexadecimal digits, not {prefix!r}")
+    trials = select(TrialRow.plan_id).where(TrialRow.plan_id.startswith(start))
+    ids = sorted(
+        set(
+            connection.execute(trials.union(select(PlanRow.plan_id).where(PlanRow.plan_id.startswith(start)))).scalars()
+        )
+    )
+    if not ids:
+        raise InputError(f"no stored plan has an id that starts with {start!r}")
+    if len(ids) > 1:
+        raise InputError(
+            f"{len(ids)} plans start with {start!r}: {', '.join(name[:16] for name in ids[:5])}; add digits"
+        )
+    text = connection.execute(select(TrialRow.plan).where(TrialRow.plan_id == ids[0]).limit(1)).scalar()
+    if text is not None:
+        return Plan.from_json(text)
+    return _winner(
+        connection.execute(select(PlanRow.document).where(PlanRow.plan_id == ids[0]).limit(1)).scalar_one()
+    ).plan
+
+
+def _key(winner: Winner) -> dict[str, Any]:
+    plan, fingerprint = winner.plan, winner.fingerprint
+    return {
+        "workload": plan.workload,
+        "contract": plan.contract,
+        "scale_format": plan.scale_format,
+        "ops": ",".join(sorted_ops(plan.op_names)),
+        "requests": plan.shape.requests,
+        "tokens_per_request": plan.shape.tokens_per_request,
+        "kv": plan.shape.kv,
+        "gpu": fingerprint.gpu,
+        "sms": fingerprint.sms,
+        "compute_capability": fingerprint.compute_capability,
+        "simulated": winner.measurement.policy.simulated,
+    }
+
+
+def _check(winner: Winner) -> None:
+    """Raise InputError unless the winner reads back as it is and may be served."""
+    winner_from_dict(json.loads(json.dumps(winner_to_dict(winner))))
+    policy = winner.measurement.policy
+    if not winner.fingerprint.gpu or not winner.fingerprint.compute_capability or winner.fingerprint.sms < 1:
+        raise InputError("a winner needs the GPU that it was measured on: name, SM count and compute capability")
+    if policy.inputs != "random":
+        raise InputError(f"a plan measured with inputs {policy.inputs!r} cannot be a winner; only random ones count")
+    if not policy.simulated and not winner.validated:
+        raise InputError("a measured plan that was not validated cannot be a winner")
+
+
+def _is_better(current: Winner, new: Winner) -> bool:
+    """True where `current` keeps its place against `new`."""
+    same_build = current.fingerprint == new.fingerprint and current.measurement.policy == new.measurement.policy
+    slower = new.measurement.span_us >= current.measurement.span_us
+    return same_build and slower and current.plan.plan_id != new.plan.plan_id
+
+
+def _winner(document: str) -> Winner:
+    try:
+        return winner_from_dict(strict_json.loads(document, "a stored winner"))
+    except InputError as error:
+        raise StoreError(f"the store holds a damaged plan: {error}") from None
+
+
+def _row_matches(wanted: Filter, row: Any) -> bool:
+    shape = (row.requests, row.tokens_per_request, row.kv)
+    return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)

@@ -1,0 +1,93 @@
+"""JSON as files should hold it: one document, no duplicate keys, no NaN or Infinity. Errors name line and column."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from mktune.errors import InputError
+
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+
+
+class _Refused(ValueError):
+    """Something that Python's parser takes and we do not; its place is found afterwards."""
+
+
+def loads(text: str | bytes, where: str) -> Any:
+    """The one document in `text`. Raises InputError that starts with `where:line:column`."""
+    if isinstance(text, bytes):
+        try:
+            return loads(text.decode(), where)
+        except UnicodeDecodeError as error:
+            head = text[: error.start]
+            line, column = head.count(b"\n") + 1, error.start - head.rfind(b"\n")
+            raise InputError(f"{where}:{line}:{column}: not UTF-8 text") from None
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}:{error.lineno}:{error.colno}: {_explain(text, error)}") from None
+    except _Refused as error:
+        line, column = _place(text)
+        raise InputError(f"{where}:{line}:{column}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply") from None
+    except ValueError as error:  # a number of more digits than Python converts
+        raise InputError(f"{where}: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Refused(f"the key {key!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
+def _constant(text: str) -> NoReturn:
+    raise _Refused(f"{text} is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _Refused(f"{text} is too large for a number")
+    return value
+
+
+def _explain(text: str, error: json.JSONDecodeError) -> str:
+    line = text.splitlines()[error.lineno - 1] if error.lineno <= len(text.splitlines()) else ""
+    if line.startswith(_MERGE_MARKS):
+        return "an unresolved merge conflict"
+    if error.msg == "Extra data":
+        return "more than one document in the file"
+    return f"not JSON: {error.msg}"
+
+
+def _place(text: str) -> tuple[int, int]:
+    """Line and column (from 1) of the first duplicate key, NaN, Infinity or infinite number in valid JSON `text`."""
+    open_objects: list[set[str] | None] = []
+    tokens = list(_TOKEN.finditer(text))
+    for match, after in zip(tokens, [*tokens[1:], None], strict=True):
+        token = match.group()
+        if token in "{[":
+            open_objects.append(set() if token == "{" else None)
+        elif token in "}]":
+            open_objects.pop()
+        elif token[0] == '"' and after is not None and after.group() == ":":
+            keys, key = open_objects[-1], json.loads(token)
+            if keys is not None and key in keys:
+                break
+            if keys is not None:
+                keys.add(key)
+        elif token in ("NaN", "Infinity", "-Infinity") or _overflows(token):
+            break
+    return text.count("\n", 0, match.start()) + 1, match.start() - text.rfind("\n", 0, match.start())
+
+
+def _overflows(token: str) -> bool:
+    return token[0] in "-0123456789" and not token.lstrip("-").isdigit() and math.isinf(float(token))
