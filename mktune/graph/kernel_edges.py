@@ -37,8 +37,7 @@ def kernel_edges(graph: OpGraph, op_plans: Mapping[str, OpPlan]) -> Edges:
     """
     facts: list[KernelFacts] = []
     for name, call in graph.calls.items():
-        plan = op_plans[name]
-        facts += call.facts(plan, (KernelPlan(),) * len(call.op.kernels(plan)))
+        facts += call.facts(op_plans[name], call.default_kernels(op_plans[name]))
     known = graph.edge_cache.get(key := tuple(map(id, facts)))
     if known is None:
         if len(graph.edge_cache) >= _MAX_CACHED_EDGES:

@@ -52,6 +52,10 @@ class Call:
         """The kernels of this call under `plan`, in issue order: ("B0p", "B0f")."""
         return tuple(self.name + suffix for suffix in self.op.kernels(plan))
 
+    def default_kernels(self, plan: OpPlan) -> tuple[KernelPlan, ...]:
+        """The plainest placement: one stream, wait at entry, trigger at exit."""
+        return (KernelPlan(),) * len(self.op.kernels(plan))
+
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         """The op's facts with graph-wide kernel and buffer names. `kernels` in the order of `kernel_names`."""
         local = self.op.facts(plan, kernels)

@@ -41,9 +41,6 @@ class AddRmsnormQuant(Op):
     def gdc_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
         return ("entry", "prologue")
 
-    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
-        return ("exit", "start", "after_wait")
-
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
 
@@ -74,4 +71,4 @@ class AddRmsnormQuant(Op):
 def _facts(gdc: str, trigger: str) -> tuple[KernelFacts, ...]:
     constants = reads(AddRmsnormQuant.weights, after_wait=gdc == "entry")
     accesses = constants + reads(("x", "residual"), after_wait=True) + writes(AddRmsnormQuant.outputs)
-    return (KernelFacts("", "", accesses, True, trigger_class(gdc, trigger)),)
+    return (KernelFacts("", "", accesses, True, trigger_class(trigger)),)

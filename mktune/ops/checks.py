@@ -22,15 +22,15 @@ def writes(ports: Collection[str]) -> tuple[Access, ...]:
     return tuple(Access(port, True, True) for port in ports)
 
 
-def trigger_class(gdc: str, trigger: str) -> str:
+def trigger_class(trigger: str) -> str:
     """What a trigger means to the closure rule: exit, after_wait or before_wait.
 
-    With the wait in one warp only (`prefetch`), the warps that trigger after the main loop never executed it
-    themselves, so that trigger counts as standing before the wait.
+    Every thread of our kernels executes the wait, at the latest after the prologue; so whatever comes later in any
+    thread stands behind it.
     """
-    if trigger == "before_epilogue":
-        return "before_wait" if gdc == "prefetch" else "after_wait"
-    return {"exit": "exit", "start": "before_wait", "after_wait": "after_wait"}[trigger]
+    return {"exit": "exit", "start": "before_wait", "after_wait": "after_wait", "before_epilogue": "after_wait"}[
+        trigger
+    ]
 
 
 def config_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] = ()) -> list[Violation]:

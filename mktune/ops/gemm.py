@@ -12,12 +12,11 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar
 
 from mktune.access import Access, KernelFacts
 from mktune.device import Device
-from mktune.graph.tensors import round_up
 from mktune.ops.base import KernelWork, Op, Violation, Workspace
 from mktune.ops.checks import (
     BARRIER_BYTES,
@@ -34,8 +33,8 @@ from mktune.shape import Shape
 STEP_BYTES = 128
 """Bytes of K in one slot of the ring: one 128-byte swizzle atom, one scale group of e4m3."""
 
-EPILOGUE_BYTES = 2048
-"""Shared memory for the epilogue's flags and row statistics."""
+FINALIZER_BYTES = 256
+"""Shared memory of a finalizer kernel: row statistics of its warps."""
 
 LOADER_WARPS = 2
 
@@ -96,14 +95,22 @@ class GemmConfig:
         """Threads of a CTA: the consumers and the two loaders."""
         return 32 * (self.warps + LOADER_WARPS)
 
-    def slot_bytes(self, fp8: bool) -> int:
-        """One slot of the ring: weight tile, activation tile, and the scales of an e4m3 group."""
-        scales = 4 * round_up(self.block_m, 4) + 16 if fp8 else 0
-        return STEP_BYTES * (self.block_n + self.block_m) + scales
+    @property
+    def splits_steps(self) -> bool:
+        """Two warpgroups on 64 columns share the tile by steps of K; else each has its own columns."""
+        return self.warps == 8 and self.block_n == 64
 
-    def smem_bytes(self, fp8: bool) -> int:
-        """Dynamic shared memory of a CTA."""
-        return self.stages * self.slot_bytes(fp8) + BARRIER_BYTES + EPILOGUE_BYTES
+    @property
+    def accumulators(self) -> int:
+        """fp32 sums that a thread keeps through the main loop."""
+        warpgroups = 1 if self.splits_steps else self.warps // 4
+        return self.block_m * self.block_n // (128 * warpgroups)
+
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: the ring, barriers, and where a second warpgroup hands over its sums."""
+        slot = STEP_BYTES * (self.block_n + self.block_m) + 4 * self.block_m
+        exchange = 4 * self.block_m * self.block_n if self.splits_steps else 0
+        return self.stages * slot + exchange + BARRIER_BYTES
 
     def tiles(self, problem: Problem, shape: Shape) -> tuple[int, int]:
         """Row blocks and column blocks, all batches together."""
@@ -126,10 +133,6 @@ class GemmOp(Op):
     constants: ClassVar[tuple[str, ...]] = ()
     arguments: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, int]]
-
-    @cached_property
-    def fp8(self) -> bool:
-        return self.problem.element_bytes == 1
 
     @property
     def has_finalizer(self) -> bool:
@@ -158,10 +161,6 @@ class GemmOp(Op):
     def gdc_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
         return ("entry", "prologue") if suffix == "f" else ("entry", "prologue", "prefetch")
 
-    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
-        early = ("exit", "start", "after_wait")
-        return early if suffix == "f" else (*early, "before_epilogue")
-
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         if not self.has_finalizer:
             return ("",)
@@ -181,14 +180,14 @@ class GemmOp(Op):
         if found:
             return found
         config = GemmConfig.of(plan)
-        found = placement_violations(self, plan, kernels) + smem_violations(config.smem_bytes(self.fp8), device)
+        found = placement_violations(self, plan, kernels) + smem_violations(config.smem_bytes(), device)
         steps = self.steps(config)
         if config.stages > steps:
             found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
-        if config.block_n % (16 * config.warps):
-            found.append(Violation("warps", "", f"{config.warps} warps need block_n of {16 * config.warps} at least"))
-        if config.block_m * config.block_n > MAX_ACCUMULATORS * 32 * config.warps:
+        if config.accumulators > MAX_ACCUMULATORS:
             found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
+        if config.splits_steps and steps < 2:
+            found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
         rest = self.bytes_beyond_ring(config)
         if kernels and kernels[0].l2_prefetch_bytes > rest:
             asked = kernels[0].l2_prefetch_bytes
@@ -215,9 +214,7 @@ class GemmOp(Op):
             "tile_counters": 4 * row_blocks * column_blocks,
             "row_counters": 4 * row_blocks * column_blocks,
         }
-        placement = tuple((kernel.gdc, kernel.trigger) for kernel in (KernelPlan(),) * len(self.kernels(plan)))
-        spans_tiles = self.problem.finalizer_span > config.block_n
-        facts = _facts(type(self), config.split_k != 1, config.finalizer, spans_tiles, placement)
+        facts = self.facts(plan, (KernelPlan(),) * len(self.kernels(plan)))
         used = {access.buffer for kernel in facts for access in kernel.accesses}
         return tuple(Workspace(port, sizes[port], port.endswith("counters")) for port in sizes if port in used)
 
@@ -230,11 +227,11 @@ class GemmOp(Op):
         made = sum(self.ports[port].nbytes(shape) for port in self.outputs if port not in self.inputs)
         cold = self.bytes_read(shape)
         ring = min(cold, config.stages * STEP_BYTES * config.block_n * column_blocks * config.split_k)
-        smem = config.smem_bytes(self.fp8)
+        smem = config.smem_bytes()
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:
             return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
-        finish = KernelWork(shape.m, config.finalizer_threads, EPILOGUE_BYTES, 0, sums + made, 0, 0)
+        finish = KernelWork(shape.m, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)
         return KernelWork(ctas, config.threads, smem, cold, given + sums, ring, flops), finish
 
     def bytes_read(self, shape: Shape) -> int:
@@ -254,22 +251,24 @@ def _facts(
 ) -> tuple[KernelFacts, ...]:
     """Facts are few: they depend on nothing else of a config."""
     gdc, trigger = placement[0]
-    loads = reads(op.operands, after_wait=gdc != "prefetch") + reads(op.activations, after_wait=True)
+    # Weights wait unless their loader runs ahead; their scales are read in the prologue.
+    loads = reads(op.operands[:1], after_wait=gdc != "prefetch") + reads(op.operands[1:], after_wait=gdc == "entry")
+    loads += reads(op.activations, after_wait=True)
     finish = reads(op.arguments, after_wait=True) + writes(op.outputs)
     counters = _updates("tile_counters") if split else ()
     if finalizer == "kernel":
         sums = "partials" if split else "y"
-        producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(gdc, trigger))
+        producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(trigger))
         gdc, trigger = placement[1]
         constants = reads(op.constants, after_wait=gdc == "entry")
         accesses = reads([sums], after_wait=True) + constants + finish
-        return producer, KernelFacts("f", "", accesses, True, trigger_class(gdc, trigger))
+        return producer, KernelFacts("f", "", accesses, True, trigger_class(trigger))
     accesses = loads + reads(op.constants, after_wait=True) + finish + counters
     if split:
         accesses += _updates("partials")
     if spans_tiles:
         accesses += _updates("y") + _updates("row_counters")
-    return (KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(gdc, trigger)),)
+    return (KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(trigger)),)
 
 
 def _updates(port: str) -> tuple[Access, ...]:

@@ -58,9 +58,6 @@ class PagedIndexerScore(Op):
             "mktune": {"kv_split": (64, 128, 256, 512, 1024), "q_block": (1, 2, 4, 8), "stages": (2, 3, 4, 5, 6)},
         }
 
-    def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
-        return ("exit", "start", "after_wait")
-
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
 
@@ -113,4 +110,4 @@ def _smem_bytes(config: dict[str, int]) -> int:
 def _facts(gdc: str, trigger: str) -> tuple[KernelFacts, ...]:
     pages = reads(PAGES, after_wait=gdc != "prefetch")
     accesses = pages + reads(("qi", "w"), after_wait=True) + writes(("logits",))
-    return (KernelFacts("", "", accesses, True, trigger_class(gdc, trigger)),)
+    return (KernelFacts("", "", accesses, True, trigger_class(trigger)),)
