@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mktune import __version__
-from mktune.cli import doctor
+from mktune.cli import doctor, export, leaderboard, show
 
 app = typer.Typer(
     name="mktune",
@@ -34,5 +34,5 @@ def _root(
     pass
 
 
-for group in (doctor,):
+for group in (leaderboard, show, export, doctor):
     group.add(app)

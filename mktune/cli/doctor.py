@@ -15,7 +15,7 @@ import typer
 from mktune import __version__, knobs
 from mktune.cli import render
 from mktune.cli.options import Json, StoreUrl, example
-from mktune.errors import MktuneError, SetupError
+from mktune.errors import MktuneError, NothingFoundError, SetupError
 
 OK, ABSENT, BROKEN = "ok", "absent", "broken"
 
@@ -50,7 +50,7 @@ def add(app: typer.Typer) -> None:
 
 def doctor(store: StoreUrl = None, as_json: Json = False) -> None:
     """Look at the GPU, the packages, the cache and the store. Exit code 3 where something needed is broken."""
-    checks = [_python(), *_packages(), _gpu(), _cache()]
+    checks = [_python(), *_packages(), _gpu(), _cache(), _store(store)]
     broken = [check.name for check in checks if check.state == BROKEN]
     if as_json:
         render.document({"ok": not broken, "checks": [asdict(check) for check in checks]})
@@ -97,6 +97,21 @@ def _cache() -> Check:
     if nearest != folder:
         return Check("kernel cache", OK, f"{folder} (empty)")
     return Check("kernel cache", OK, f"{folder} ({_size(folder) / 1e6:.1f} MB)")
+
+
+def _store(url: str | None) -> Check:
+    from mktune.store import Store
+
+    try:
+        with Store.open(url, write=False) as store:
+            studies, winners = store.studies(), store.winners()
+    except NothingFoundError as error:
+        return Check("store", OK, str(error))
+    except MktuneError as error:
+        return Check("store", BROKEN, str(error))
+    measured = sum(not winner.measurement.policy.simulated for winner in winners)
+    counts = f"{len(studies)} studies, {measured} measured and {len(winners) - measured} simulated winners"
+    return Check("store", OK, f"{store.location}: {counts}")
 
 
 def _size(folder: Path) -> int:

@@ -30,7 +30,7 @@ def draw(plan: Plan) -> list[str]:
     lanes = _lanes(plan)
     name_width = max(len(name) for name in plan.order)
     columns = 1 + max((arc.column for arc in arcs), default=-1)
-    lines = []
+    lines = [_head(plan)]
     for row, name in enumerate(plan.order):
         entering = _line(arcs, 2 * row, columns)
         origins = _origins(plan, name)
@@ -38,6 +38,11 @@ def draw(plan: Plan) -> list[str]:
         if row < len(plan.order) - 1:
             lines.append(f"{lanes[2 * row + 1]}  {'':{name_width}} {_line(arcs, 2 * row + 1, columns)}".rstrip())
     return lines
+
+
+def _head(plan: Plan) -> str:
+    streams = sorted({kernel.stream for _, kernel in plan.kernels})
+    return " ".join(f"{stream % 10}" for stream in streams) + "  streams"
 
 
 def _origins(plan: Plan, name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from mktune.errors import InputError
 from mktune.shape import Shape
 
 DEFAULT_WORKLOAD = "glm52_attention_prefix"
+ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 
 Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.")]
 WorkloadOption = Annotated[str, typer.Option("--workload", metavar="NAME", help="Name of a workload.")]
@@ -30,6 +30,8 @@ StoreUrl = Annotated[
 ]
 Backend = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
 SimGpu = Annotated[str, typer.Option("--sim-gpu", metavar="h200|b300", help="The GPU that --backend sim models.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Name of the GPU, such as 'NVIDIA H200'.")]
+Arch = Annotated[str, typer.Option("--arch", metavar="sm_90a", help="Architecture: sm_90a, sm_100a or sm_103a.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 PlanName = Annotated[
     str,
@@ -70,11 +72,13 @@ def shapes(rows: str, contexts: str, tokens_per_request: int | None) -> list[Sha
     return [Shape.from_m(m, kv, tokens_per_request) for m in numbers("--m", rows) for kv in kvs]
 
 
+def known_arch(arch: str) -> str:
+    """`arch` if kernels can be compiled for it. Raises InputError."""
+    return choice("--arch", arch, ARCHITECTURES)
+
+
 def choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
     """`value` if it is allowed. Raises InputError naming what is."""
     if value not in allowed:
         raise InputError(f"{option} {value!r} is unknown; allowed: {', '.join(allowed)}")
     return value
-
-
-Command = Callable[..., None]

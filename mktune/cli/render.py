@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from mktune import knobs
 
 GAP = "  "
-NARROWEST = 14  # cells: folding a column further than this makes it unreadable
+NARROWEST = 30  # cells: a column folded further than this is easier to read on lines of its own
 _written = False
 
 
@@ -100,6 +100,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: S
         _aligned(columns, cells, styles)
     elif _room_to_fold(columns, cells, width) >= NARROWEST:
         _folded(columns, cells, styles)
+    elif _natural_width(*_whole_part(columns, cells)) <= width:
+        _two_storeys(columns, cells, width, styles)
     else:
         _records(columns, cells, width, styles)
 
@@ -155,6 +157,14 @@ def _room_to_fold(columns: Sequence[Column], cells: Sequence[Sequence[str]], wid
 
 
 def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    head, *rows = _align(columns, cells)
+    line(head, "bold")
+    for number, row in enumerate(rows):
+        line(row, _style(styles, number))
+
+
+def _align(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[str]:
+    """The head and each row as one line, cells padded to their column."""
     widths = _widths(columns, cells)
 
     def join(row: Sequence[str]) -> str:
@@ -164,9 +174,7 @@ def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: 
             padded.append(space + text if column.right else text + space)
         return GAP.join(padded).rstrip()
 
-    line(join([column.name for column in columns]), "bold")
-    for number, row in enumerate(cells):
-        line(join(row), _style(styles, number))
+    return [join([column.name for column in columns]), *(join(row) for row in cells)]
 
 
 def _folded(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
@@ -189,21 +197,39 @@ def _folded(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: S
     Console(file=sys.stdout, highlight=False, color_system=None if knobs.plain_terminal() else "auto").print(sheet)
 
 
-def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
-    """One block per row: the whole cells on the first lines, every other column on lines of its own."""
+def _whole_part(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> tuple[list[Column], list[list[str]]]:
+    kept = [number for number, column in enumerate(columns) if column.whole]
+    return [columns[number] for number in kept], [[row[number] for number in kept] for row in cells]
+
+
+def _two_storeys(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
+    """The whole columns as a table, with each row's other cells on lines of their own below it."""
+    whole, upper = _whole_part(columns, cells)
+    lines = _align(whole, upper)
+    line(lines[0], "bold")
+    for number, row in enumerate(cells):
+        line(lines[number + 1], _style(styles, number))
+        below = [text for column, text in zip(columns, row, strict=True) if not column.whole and text]
+        for text in _wrap(GAP.join(below), width, "    "):
+            line(text, _style(styles, number))
+
+
+def _wrap(text: str, width: int, margin: str) -> list[str]:
     import textwrap
 
+    return textwrap.wrap(text, max(width, 12), initial_indent=margin, subsequent_indent=margin)
+
+
+def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
+    """One block per row, each cell on a line of its own; what is whole may run over the edge, never be cut."""
     for number, row in enumerate(cells):
-        pairs = list(zip(columns, row, strict=True))
-        head = [f"{column.name} {text}" for column, text in pairs if column.whole and text]
-        together = GAP.join(head)
-        for text in [together] if _cells(together) <= width else head:
-            line(text, _style(styles, number) or "bold")
-        for column, text in pairs:
+        for column, text in zip(columns, row, strict=True):
+            if column.whole and text:
+                line(f"{column.name} {text}", _style(styles, number) or "bold")
+        for column, text in zip(columns, row, strict=True):
             if not column.whole and text:
-                folded = textwrap.wrap(f"{column.name}: {text}", max(width - 2, 10), subsequent_indent="  ")
-                for part in folded:
-                    line("  " + part)
+                for part in _wrap(f"{column.name}: {text}", width, "  "):
+                    line(part)
 
 
 def _style(styles: Sequence[str], number: int) -> str:

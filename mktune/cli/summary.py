@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mktune.plan import OpPlan, Plan
+from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan
+from mktune.shape import Shape
 
 SHORT_ID = 12
 
@@ -14,28 +15,56 @@ def short_id(plan: Plan) -> str:
     return plan.plan_id[:SHORT_ID]
 
 
+def shape_words(shape: Shape) -> str:
+    """ "M 16 (2 × 8), KV 8192": rows as requests × tokens of each."""
+    return f"M {shape.m} ({shape.requests} × {shape.tokens_per_request}), KV {shape.kv}"
+
+
 def structure(plan: Plan) -> str:
-    """Kernels, streams and kinds of edges: "3 kernels, 1 stream, 2 edges programmatic"."""
+    """Kernels, streams and kinds of edges: "3 kernels, 1 stream, 2 programmatic edges"."""
     kernels = len(plan.kernels)
     streams = len({kernel.stream for _, kernel in plan.kernels})
+    return ", ".join(part for part in (_count(kernels, "kernel"), _count(streams, "stream"), _edges(plan)) if part)
+
+
+def _edges(plan: Plan) -> str:
     kinds = Counter(kind for _, kind in plan.edges)
-    edges = [f"{kinds[kind]} {kind.replace('_', ' ')}" for kind in ("programmatic", "launch_order") if kinds[kind]]
-    shown = f"{' + '.join(edges)} of {len(plan.edges)} edges" if edges else "full edges"
-    return f"{_count(kernels, 'kernel')}, {_count(streams, 'stream')}, {shown}"
+    if len(kinds) == 1:
+        (kind,) = kinds
+        return f"{_count(len(plan.edges), f'{kind} edge').replace('_', ' ')}"
+    counts = [f"{kinds[kind]} {kind}" for kind in EDGE_KINDS if kinds[kind]]
+    return f"{' + '.join(counts)} edges".replace("_", " ") if counts else ""
 
 
 def config(op: OpPlan) -> str:
-    """An implementation and its config: "wgmma 16×64 split_k=4 stages=8 warps=4"."""
-    values = dict(op.config)
-    tile = []
-    if "block_m" in values and "block_n" in values:
-        tile = [f"{values.pop('block_m')}×{values.pop('block_n')}"]
-    return " ".join([op.impl, *tile, *(f"{name}={value}" for name, value in values.items())])
+    """An implementation and its config in full: "wgmma 16×64 split_k=4 stages=8 warps=4"."""
+    tile, rest = _tile(op)
+    return " ".join([op.impl, *tile, *(f"{name}={value}" for name, value in rest.items())])
 
 
-def configs(plan: Plan) -> str:
+def short_config(op: OpPlan) -> str:
+    """The same with one letter for each usual field: "wgmma 16×64 k4 s8 w4 last_arriver/256"."""
+    tile, rest = _tile(op)
+    finalizer, threads = rest.pop("finalizer", None), rest.pop("finalizer_threads", None)
+    words = [f"{_LETTERS[name]}{value}" if name in _LETTERS else f"{name}={value}" for name, value in rest.items()]
+    if finalizer is not None:
+        words.append(f"{finalizer}/{threads}" if threads is not None else f"{finalizer}")
+    return " ".join([op.impl, *tile, *words])
+
+
+_LETTERS = {"split_k": "k", "stages": "s", "warps": "w", "threads": "t"}
+
+
+def _tile(op: OpPlan) -> tuple[list[str], dict[str, ConfigValue]]:
+    rest = dict(op.config)
+    if "block_m" in rest and "block_n" in rest:
+        return [f"{rest.pop('block_m')}×{rest.pop('block_n')}"], rest
+    return [], rest
+
+
+def short_configs(plan: Plan) -> str:
     """Every op with its config, in op order."""
-    return "; ".join(f"{name} {config(op)}" for name, op in plan.ops)
+    return "; ".join(f"{name} {short_config(op)}" for name, op in plan.ops)
 
 
 def waits(plan: Plan) -> str:
@@ -50,7 +79,7 @@ def waits(plan: Plan) -> str:
 
 def does(plan: Plan) -> str:
     """All of it on one line."""
-    return "; ".join(part for part in (structure(plan), configs(plan), waits(plan)) if part)
+    return "; ".join(part for part in (structure(plan), short_configs(plan), waits(plan)) if part)
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,71 @@
+"""`mktune export` and `mktune import`: winners as one JSON file that can be shipped, and back into a store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names
+from mktune.cli.summary import short_id
+
+if TYPE_CHECKING:
+    from mktune.trial import Winner
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command(**example("mktune export --gpu 'NVIDIA H200' --out plans.json"))(export)
+    app.command("import", **example("mktune import plans.json"))(import_)
+
+
+def export(
+    workload: Annotated[str | None, typer.Argument(metavar="[WORKLOAD]", help="Only this workload.")] = None,
+    ops: Ops = None,
+    gpu: Gpu = None,
+    simulated: Annotated[bool, typer.Option("--simulated", help="Export simulated winners instead.")] = False,
+    out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write here; else to stdout.")] = None,
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Write the stored winners as one JSON file, for `mktune.runtime`, for review, or to ship."""
+    from mktune.store import Store, bundle_text, write_bundle
+
+    with Store.open(store, write=False) as opened:
+        winners = opened.winners(workload=workload, ops=names("--ops", ops) or None, gpu=gpu, simulated=simulated)
+    if out is None:
+        sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
+        return
+    write_bundle(Path(out), winners)
+    if as_json:
+        render.document({"file": out, "plans": [winner.plan.plan_id for winner in winners], "simulated": simulated})
+    else:
+        mark = "simulated " if simulated else ""
+        render.line(f"{len(winners)} {mark}plan{'' if len(winners) == 1 else 's'} written to {out}")
+
+
+def import_(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files that `mktune export` wrote.")],
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Read exported winners into the store; every file is read whole before anything is written."""
+    from mktune.store import Store, read_bundle
+
+    winners = [winner for file in files for winner in read_bundle(Path(file))]
+    with Store.open(store) as opened:
+        served = [(winner, opened.put_winner(None, winner)) for winner in winners]
+    if as_json:
+        render.document({"plans": [{"plan_id": winner.plan.plan_id, "served": yes} for winner, yes in served]})
+        return
+    for winner, yes in served:
+        render.line(_imported(winner, yes))
+
+
+def _imported(winner: Winner, served: bool) -> str:
+    mark = " (simulated)" if winner.measurement.policy.simulated else ""
+    what = "now served" if served else "kept as history: the stored plan is faster"
+    return f"{short_id(winner.plan)}{mark}  {winner.fingerprint.gpu}  {what}"

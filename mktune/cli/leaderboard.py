@@ -1,0 +1,135 @@
+"""`mktune leaderboard`: the plans of every problem in the store, fastest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names, numbers
+from mktune.cli.summary import does, shape_words, short_id
+from mktune.errors import NothingFoundError
+
+if TYPE_CHECKING:
+    from mktune.store import LeaderboardRow, Store
+
+COLUMNS = [
+    render.Column("rank", right=True, whole=True),
+    render.Column("span µs", right=True, whole=True),
+    render.Column("95 % interval", right=True, whole=True),
+    render.Column("× serial", right=True, whole=True),
+    render.Column("number is", whole=True),
+    render.Column("plan", whole=True),
+    render.Column("what the plan does"),
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command(**example("mktune leaderboard --ops A0,B0 --m 16 --limit 5"))(leaderboard)
+
+
+def leaderboard(
+    workload: Annotated[str | None, typer.Argument(metavar="[WORKLOAD]", help="Only this workload.")] = None,
+    ops: Ops = None,
+    m: Annotated[str | None, typer.Option("--m", metavar="1,16", help="Only these numbers of rows.")] = None,
+    kv: Annotated[str | None, typer.Option("--kv", metavar="8192", help="Only these capacities.")] = None,
+    gpu: Gpu = None,
+    study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="Only this study.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each problem.")] = 10,
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Rank the plans of each problem by span. k split-K, s stages, w warps, t threads; kernel: wait/trigger."""
+    from mktune.store import Store
+
+    wanted_m = numbers("--m", m) if m is not None else None
+    wanted_kv = numbers("--kv", kv) if kv is not None else None
+    with Store.open(store, write=False) as opened:
+        rows = opened.leaderboard(workload=workload, ops=names("--ops", ops) or None, gpu=gpu, study=study, limit=limit)
+        rows = [
+            row
+            for row in rows
+            if (wanted_m is None or row.shape.m in wanted_m) and (wanted_kv is None or row.shape.kv in wanted_kv)
+        ]
+        if not rows:
+            raise NothingFoundError(_nothing(opened, study))
+    if as_json:
+        render.document({"rows": [row_document(row) for row in rows]})
+    else:
+        for number, (_, group) in enumerate(groupby(rows, key=_problem)):
+            if number:
+                render.line()
+            problem_table(list(group))
+
+
+def problem_table(rows: Sequence[LeaderboardRow]) -> None:
+    """The table of one problem."""
+    first = rows[0]
+    mark = " (simulated)" if first.simulated else ""
+    render.line(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
+    styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
+    render.table(COLUMNS, [_cells(row) for row in rows], styles)
+
+
+def row_document(row: LeaderboardRow) -> dict[str, Any]:
+    """One row as JSON data."""
+    return {
+        "rank": row.rank,
+        "plan_id": row.plan.plan_id,
+        "span_us": row.span_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "speedup": row.speedup,
+        "simulated": row.simulated,
+        "builtin": row.builtin or None,
+        "winner": row.winner,
+        "source": row.source,
+        "study": row.study,
+        "trial": row.number,
+        "gpu": row.gpu,
+        "workload": row.workload,
+        "contract": row.contract,
+        "ops": list(row.ops),
+        "m": row.shape.m,
+        "requests": row.shape.requests,
+        "tokens_per_request": row.shape.tokens_per_request,
+        "kv": row.shape.kv,
+        "does": does(row.plan),
+    }
+
+
+def _cells(row: LeaderboardRow) -> list[object]:
+    marks = ["winner"] if row.winner else []
+    marks += [f"built-in {row.builtin}"] if row.builtin else []
+    return [
+        row.rank,
+        f"{row.span_us:.2f}",
+        f"{row.low_us:.2f}–{row.high_us:.2f}",
+        "–" if row.speedup is None else f"{row.speedup:.2f}",
+        "simulated" if row.simulated else "measured",
+        short_id(row.plan),
+        ": ".join([", ".join(marks), does(row.plan)] if marks else [does(row.plan)]),
+    ]
+
+
+def _problem(row: LeaderboardRow) -> tuple[Any, ...]:
+    return (row.simulated, row.workload, row.contract, row.ops, row.gpu, row.shape)
+
+
+def _nothing(store: Store, study: str | None) -> str:
+    """Why there is no row: nothing was tried, nothing matches, or everything failed."""
+    tried = [store.find_study(study)] if study is not None else store.studies()
+    if not tried:
+        return f"the store {store.location} holds no study yet: run `mktune tune`"
+    failed: dict[str, int] = {}
+    for each in tried:
+        for status, count in store.trial_counts(each).items():
+            failed[status] = failed.get(status, 0) + count
+    if failed.get("ok"):
+        return "no stored trial matches; leave out --ops, --m, --kv or --gpu to see what there is"
+    ends = ", ".join(f"{count} {status}" for status, count in sorted(failed.items())) or "none ended"
+    return f"no trial succeeded ({ends})"

@@ -1,0 +1,90 @@
+"""How a command finds the plan that its PLAN argument names: a built-in, a file, or an id in the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mktune.errors import InputError, NothingFoundError
+from mktune.graph.builtin import MODES, make_plan
+from mktune.graph.workload import workload
+from mktune.plan import Plan
+from mktune.shape import Shape
+from mktune.trial import Winner
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan and what is known of it. `origin` says where it came from, for people."""
+
+    plan: Plan
+    origin: str
+    winner: Winner | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class BuiltinAt:
+    """Where a built-in plan is made: it belongs to a workload, some ops, a shape and an architecture."""
+
+    workload: str
+    ops: tuple[str, ...]
+    shape: Shape
+    arch: str
+
+
+def find(name: str, at: BuiltinAt, store: str | None) -> Found:
+    """The plan called `name`. Raises InputError for a name that can be none, NothingFoundError for an unknown id."""
+    if name in MODES:
+        plan = make_plan(workload(at.workload), at.ops or None, at.shape, at.arch, name)
+        return Found(plan, f"built-in {name}, default configs for {at.arch}")
+    if name.endswith(".json") or "/" in name:
+        return _read(Path(name))
+    if not re.fullmatch(r"[0-9a-f]{4,64}", name):
+        known = ", ".join(MODES)
+        raise InputError(f"{name!r} is no plan: give an id (hex digits, at least 4), a JSON file, or one of {known}")
+    return _stored(name, store)
+
+
+def _read(path: Path) -> Found:
+    from mktune import strict_json
+    from mktune.bundle import KIND, parse_bundle
+
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    data = strict_json.loads(text, str(path))
+    if not (isinstance(data, dict) and data.get("kind") == KIND):
+        try:
+            return Found(Plan.from_dict(data), f"file {path}")
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    winner = _only(parse_bundle(text, str(path)), str(path))
+    return Found(winner.plan, f"file {path}", winner, winner.measurement.policy.simulated)
+
+
+def _only(winners: Sequence[Winner], where: str) -> Winner:
+    if len(winners) == 1:
+        return winners[0]
+    if not winners:
+        raise NothingFoundError(f"{where} holds no plans")
+    ids = ", ".join(winner.plan.plan_id[:12] for winner in winners[:8])
+    raise InputError(f"{where} holds {len(winners)} plans; `mktune import` it and name one by its id: {ids}")
+
+
+def _stored(prefix: str, url: str | None) -> Found:
+    """The plan of that id, with the evidence for it where it won, else its best trial's number."""
+    from mktune.store import Store
+
+    with Store.open(url, write=False) as store:
+        plan = store.find_plan(prefix)
+        won = [winner for winner in store.winners(workload=plan.workload, history=True) if winner.plan == plan]
+        rows = [row for row in store.leaderboard(workload=plan.workload) if row.plan == plan]
+    origin = f"store {store.location}"
+    if rows:
+        origin += f", study {rows[0].study}, trial {rows[0].number}"
+    simulated = rows[0].simulated if rows else bool(won) and won[-1].measurement.policy.simulated
+    return Found(plan, origin, won[-1] if won else None, simulated)
