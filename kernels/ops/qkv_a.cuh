@@ -1,0 +1,262 @@
+// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the last
+// 64, and the last 576 into the row's slot of the MLA cache.
+//
+// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run in
+// fp32 without rounding in between.
+#pragma once
+#include "common/diagnostics.cuh"
+#include "common/launch_order.cuh"
+#include "common/quant.cuh"
+#include "common/team.cuh"
+#include "ops/block_fp8_gemm.cuh"
+
+namespace mktune {
+
+struct QkvA {
+  static constexpr int kN = 2624, kK = 6144, kGroups = kK / kQuantGroup;
+  static constexpr int kLora = 2048, kKv = 512, kRope = 64, kCacheRow = kKv + kRope;
+  static constexpr int kLoraGroups = kLora / kQuantGroup;
+};
+
+struct QkvAFinalizerArgs {
+  const Bf16* q_norm_w;   // [2048], constant
+  const Bf16* kv_norm_w;  // [512], constant
+  const float* cos;       // [positions, 32], constant
+  const float* sin;       // [positions, 32], constant
+  const i64* positions;   // [rows]
+  const i64* slots;       // [rows]; -1: the row has no place in the cache
+  u8* q_lora_q;           // [rows, 2048] e4m3
+  float* q_lora_s;        // [16, padded rows]
+  Bf16* mla_cache;        // [slots, 576]
+  int rows;
+};
+
+// ---- where a row of y comes from: four neighbouring elements of one row, as they are after rounding to bf16 -----------
+template <int kSplitK>
+struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the order of the splits
+  const float* partials;
+  int rows;
+
+  struct Raw {
+    uint4 split[kSplitK];
+  };
+  MKTUNE_DEVICE Raw load(int row, int n) const {
+    Raw raw;
+#pragma unroll
+    for (int s = 0; s < kSplitK; ++s)
+      raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * QkvA::kN + n);
+    return raw;
+  }
+  static MKTUNE_DEVICE float4 values(const Raw& raw) {
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int s = 0; s < kSplitK; ++s) {
+      sum.x += __uint_as_float(raw.split[s].x);
+      sum.y += __uint_as_float(raw.split[s].y);
+      sum.z += __uint_as_float(raw.split[s].z);
+      sum.w += __uint_as_float(raw.split[s].w);
+    }
+    return {round_to_bf16(sum.x), round_to_bf16(sum.y), round_to_bf16(sum.z), round_to_bf16(sum.w)};
+  }
+};
+
+struct Bf16Rows {  // bf16 [rows, 2624]
+  const Bf16* y;
+
+  using Raw = uint2;
+  MKTUNE_DEVICE Raw load(int row, int n) const { return load_produced_8(y + static_cast<u64>(row) * QkvA::kN + n); }
+  static MKTUNE_DEVICE float4 values(Raw raw) {
+    return {bf16_low(raw.x), bf16_high(raw.x), bf16_low(raw.y), bf16_high(raw.y)};
+  }
+};
+
+// ---- the finalizer: one row by one team ---------------------------------------------------------------------------------
+template <int kThreads>
+struct QkvAFinalizer {
+  // A unit is four neighbours, so that a warp's 32 units are one quantisation group. Lora units come first; the team's
+  // threads go round them, then round those of kv and RoPE.
+  static constexpr int kUnit = 4;
+  static constexpr int kLoraUnits = QkvA::kLora / kUnit, kKvUnits = QkvA::kKv / kUnit;
+  static constexpr int kTailUnits = QkvA::kCacheRow / kUnit;
+  static constexpr int kLoraRounds = kLoraUnits / kThreads;
+  static constexpr int kTailRounds = (kTailUnits + kThreads - 1) / kThreads;
+  static_assert(kLoraRounds * kThreads == kLoraUnits, "threads must divide the lora part");
+
+  struct NormWeights {
+    uint2 lora[kLoraRounds], tail[kTailRounds];
+  };
+
+  // Constants: may run before the wait.
+  static MKTUNE_DEVICE NormWeights load_norm_weights(const QkvAFinalizerArgs& args, Team<kThreads> team) {
+    NormWeights weights;
+#pragma unroll
+    for (int i = 0; i < kLoraRounds; ++i)
+      weights.lora[i] = __ldg(reinterpret_cast<const uint2*>(args.q_norm_w) + i * kThreads + team.rank);
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      const int unit = i * kThreads + team.rank;
+      weights.tail[i] = unit < kKvUnits ? __ldg(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit) : uint2{0, 0};
+    }
+    return weights;
+  }
+
+  template <Trigger kTrigger, class Rows>
+  static MKTUNE_DEVICE void run_row(const Rows& source, const QkvAFinalizerArgs& args, int row,
+                                    const NormWeights& weights, Team<kThreads> team, float2* scratch) {
+    // The position's table entries hang on a load of their own: ask first.
+    const i64 position = load_produced_i64(args.positions + row), slot = load_produced_i64(args.slots + row);
+    typename Rows::Raw lora_raw[kLoraRounds], tail_raw[kTailRounds];
+#pragma unroll
+    for (int i = 0; i < kLoraRounds; ++i) lora_raw[i] = source.load(row, (i * kThreads + team.rank) * kUnit);
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      const int unit = min(i * kThreads + team.rank, kTailUnits - 1);
+      tail_raw[i] = source.load(row, QkvA::kLora + unit * kUnit);
+    }
+    float2 cos[kTailRounds], sin[kTailRounds];
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      const int pair = (i * kThreads + team.rank - kKvUnits) * 2;  // of the RoPE part; two pairs a unit
+      cos[i] = sin[i] = {0.0f, 0.0f};
+      if (pair >= 0 && pair < QkvA::kRope / 2) {
+        cos[i] = __ldg(reinterpret_cast<const float2*>(args.cos + position * (QkvA::kRope / 2) + pair));
+        sin[i] = __ldg(reinterpret_cast<const float2*>(args.sin + position * (QkvA::kRope / 2) + pair));
+      }
+    }
+
+    float4 lora[kLoraRounds], tail[kTailRounds];
+    float2 squares = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < kLoraRounds; ++i) {
+      lora[i] = Rows::values(lora_raw[i]);
+      squares.x += dot(lora[i], lora[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      tail[i] = Rows::values(tail_raw[i]);
+      if (i * kThreads + team.rank < kKvUnits) squares.y += dot(tail[i], tail[i]);
+    }
+    squares = team.sum(squares, scratch);
+    const float lora_inverse = rsqrtf(squares.x * (1.0f / QkvA::kLora) + 1e-5f);
+    const float kv_inverse = rsqrtf(squares.y * (1.0f / QkvA::kKv) + 1e-5f);
+
+    trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
+    delay_before_results();
+    const int padded = padded_rows(args.rows);
+#pragma unroll
+    for (int i = 0; i < kLoraRounds; ++i) {
+      const int unit = i * kThreads + team.rank;
+      const float4 normed = scaled(lora[i], lora_inverse, weights.lora[i]);
+      // Quantised from the bf16-rounded value.
+      const float4 v = {round_to_bf16(normed.x), round_to_bf16(normed.y), round_to_bf16(normed.z),
+                        round_to_bf16(normed.w)};
+      const float peak = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+      const QuantScale scale = q128_scale(lanes_max<32>(peak));
+      reinterpret_cast<u32*>(args.q_lora_q)[row * kLoraUnits + unit] = q128_x4(v.x, v.y, v.z, v.w, scale);
+      if (team.rank % 32 == 0) args.q_lora_s[unit / 32 * padded + row] = scale.value;
+    }
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      const int unit = i * kThreads + team.rank;
+      const float4 v = unit < kKvUnits ? scaled(tail[i], kv_inverse, weights.tail[i]) : rotated(tail[i], cos[i], sin[i]);
+      if (unit < kTailUnits && slot >= 0)
+        reinterpret_cast<uint2*>(args.mla_cache)[slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
+    }
+    if (row == args.rows - 1)
+      clear_padding_scales<QkvA::kLoraGroups>(args.q_lora_s, args.rows, team.rank, kThreads);
+  }
+
+ private:
+  static MKTUNE_DEVICE float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+  static MKTUNE_DEVICE float4 scaled(float4 v, float factor, uint2 w) {
+    return {v.x * factor * bf16_low(w.x), v.y * factor * bf16_high(w.x), v.z * factor * bf16_low(w.y),
+            v.w * factor * bf16_high(w.y)};
+  }
+  // (even, odd) → (even · cos - odd · sin, even · sin + odd · cos) for two interleaved pairs.
+  static MKTUNE_DEVICE float4 rotated(float4 v, float2 cos, float2 sin) {
+    return {v.x * cos.x - v.y * sin.x, v.x * sin.x + v.y * cos.x, v.z * cos.y - v.w * sin.y, v.z * sin.y + v.w * cos.y};
+  }
+};
+
+// ---- what a GEMM tile does with its sums ----------------------------------------------------------------------------------
+struct TileCoordinates {
+  int m, n;       // first token, first weight row
+  int m_tile, n_tile, n_tiles;
+  int split;
+  int first_group, groups;
+};
+
+// Partial sums of one split; split_k > 1.
+template <class Gemm>
+MKTUNE_DEVICE void store_partials(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, float* partials,
+                                  int rows, int thread) {
+  float* target = partials + static_cast<u64>(tile.split) * rows * QkvA::kN;
+  Gemm::for_each(sum, thread, [&](int row, int token, float value) {
+    const int m = tile.m + token, n = tile.n + row;
+    if (m < rows && n < QkvA::kN) target[static_cast<u64>(m) * QkvA::kN + n] = value;
+  });
+}
+
+// y rounded to bf16.
+template <class Gemm>
+MKTUNE_DEVICE void store_y(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, Bf16* y, int rows,
+                           int thread) {
+  Gemm::for_each(sum, thread, [&](int row, int token, float value) {
+    const int m = tile.m + token, n = tile.n + row;
+    if (m < rows && n < QkvA::kN)
+      y[static_cast<u64>(m) * QkvA::kN + n].bits = static_cast<unsigned short>(to_bf16x2(value, 0.0f));
+  });
+}
+
+// finalizer = last_arriver: the last split of a tile adds the splits up, the last tile of the rows normalises them.
+// Run by all consumers of the tile; `flag` is one word of shared memory. Counters wrap to zero by themselves.
+struct LastArriverArgs {
+  float* partials;
+  Bf16* y;
+  u32* tile_counters;  // [m tiles, n tiles]
+  u32* row_counters;   // [m tiles]
+};
+
+template <class Gemm, int kSplitK>
+struct QkvALastArriver {
+  static MKTUNE_DEVICE void run(typename Gemm::Accumulator& sum, const TileCoordinates& tile,
+                                const LastArriverArgs& workspace, const QkvAFinalizerArgs& args, int thread,
+                                volatile u32* flag, int barrier) {
+    if constexpr (kSplitK > 1) {
+      store_partials<Gemm>(sum, tile, workspace.partials, args.rows, thread);
+      u32* counter = workspace.tile_counters + tile.m_tile * tile.n_tiles + tile.n_tile;
+      if (!is_last(counter, kSplitK, thread, flag, barrier)) return;
+      sum_splits(sum, tile, workspace.partials, args.rows, thread);
+    }
+    store_y<Gemm>(sum, tile, workspace.y, args.rows, thread);
+    if (!is_last(workspace.row_counters + tile.m_tile, tile.n_tiles, thread, flag, barrier)) return;
+    const Team<32> team{thread % 32, 0};
+    const auto weights = QkvAFinalizer<32>::load_norm_weights(args, team);
+    for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
+      QkvAFinalizer<32>::template run_row<Trigger::kExit>(Bf16Rows{workspace.y}, args, row, weights, team, nullptr);
+  }
+
+ private:
+  // Whether this CTA is the last of `arrivals`; every thread's writes so far are visible to the one that is.
+  static MKTUNE_DEVICE bool is_last(u32* counter, int arrivals, int thread, volatile u32* flag, int barrier) {
+    named_barrier_sync(barrier, Gemm::kThreads);
+    if (thread == 0) *flag = arrive_and_wrap(counter, arrivals - 1) == arrivals - 1;
+    named_barrier_sync(barrier, Gemm::kThreads);
+    return *flag != 0;
+  }
+
+  // In the order of the splits, so that the result does not depend on which one came last.
+  static MKTUNE_DEVICE void sum_splits(typename Gemm::Accumulator& sum, const TileCoordinates& tile,
+                                       const float* partials, int rows, int thread) {
+    Gemm::for_each(sum, thread, [&](int row, int token, float& value) {
+      const int m = tile.m + token, n = tile.n + row;
+      value = 0.0f;
+      if (m >= rows || n >= QkvA::kN) return;
+#pragma unroll
+      for (int s = 0; s < kSplitK; ++s)
+        value += load_produced_4(partials + (static_cast<u64>(s) * rows + m) * QkvA::kN + n);
+    });
+  }
+};
+
+}  // namespace mktune

@@ -1,0 +1,27 @@
+// A0 as a kernel of its own: one CTA per row.
+// Before the wait: norm_w (constant), with gdc = prologue.
+#include "ops/add_rmsnorm_quant.cuh"
+
+namespace mktune {
+
+template <int kThreads, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__(kThreads)
+    add_rmsnorm_quant(const Bf16* x, const Bf16* residual, const Bf16* norm_w, Bf16* residual_out, Bf16* h, u8* h_q,
+                      float* h_s, int rows) {
+  static_assert(kGdc != Gdc::kPrefetch, "A0 has no weights to prefetch");
+  using Body = AddRmsnormQuant<kThreads>;
+  __shared__ typename Team<kThreads>::Scratch scratch;
+  const Team<kThreads> team{static_cast<int>(threadIdx.x), 1};
+
+  trigger_at<kTrigger>(Trigger::kStart);
+  typename Body::NormWeights weights;
+  if constexpr (kGdc == Gdc::kPrologue) weights = Body::load_norm_weights(norm_w, team);
+  wait_for_prerequisites();
+  trigger_at<kTrigger>(Trigger::kAfterWait);
+  if constexpr (kGdc == Gdc::kEntry) weights = Body::load_norm_weights(norm_w, team);
+
+  Body::template run_row<kTrigger>({x, residual, norm_w, residual_out, h, h_q, h_s, rows}, blockIdx.x, weights, team,
+                                   scratch);
+}
+
+}  // namespace mktune

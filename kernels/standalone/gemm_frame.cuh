@@ -1,0 +1,70 @@
+// One CTA of a stand-alone block-FP8 GEMM: who plays which role, and where the wait and the trigger stand.
+//
+// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on every
+// path. What stands before it touches constants only: with gdc = prologue the weights' scales, the descriptors and the
+// weights asked into L2; with gdc = prefetch also the first `stages` K groups of weights; with gdc = entry nothing.
+#pragma once
+#include "common/diagnostics.cuh"
+#include "common/launch_order.cuh"
+#include "ops/block_fp8_gemm.cuh"
+
+namespace mktune {
+
+constexpr int kConsumerBarrier = 1;
+
+struct GemmTile {
+  int m, n, first_group, groups;
+};
+
+// epilogue(sum, thread) runs in the consumers, behind their wait.
+template <class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
+MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
+                                const TensorMap& activations, const float* activation_scales, int rows,
+                                const GemmTile& tile, int l2_groups, Epilogue epilogue) {
+  constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
+  const int warp = warp_index();
+  const typename Gemm::Ring ring{shared_address(shared)};
+
+  trigger_at<kTrigger>(Trigger::kStart);
+  if constexpr (kGdc == Gdc::kEntry) wait_for_prerequisites();
+
+  // Prologue. The weight loader sets its barriers up itself, so that its first copies need no CTA barrier.
+  const int in_ring = min(tile.groups, Gemm::Ring::kStageCount);
+  const int early = kGdc == Gdc::kPrologue ? 0 : in_ring;
+  typename Gemm::WeightScales scales{};
+  if (warp == kWeightWarp) {
+    if (elect_one()) {
+      ring.init_weights();
+      Gemm::load_weights(ring, {0}, weights, tile.n, tile.first_group, early);
+      Gemm::prefetch_weights_to_l2(weights, tile.n, tile.first_group + in_ring, min(l2_groups, tile.groups - in_ring));
+    }
+  } else if (warp == kActivationWarp) {
+    if (elect_one()) {
+      ring.init_activations_and_empty();
+      prefetch_descriptor(activations);
+    }
+  } else {
+    scales = Gemm::load_weight_scales(weight_scales, tile.groups, threadIdx.x % 32);
+  }
+  __syncthreads();
+
+  if constexpr (kGdc != Gdc::kEntry) wait_for_prerequisites();
+  trigger_at<kTrigger>(Trigger::kAfterWait);
+
+  if (warp == kWeightWarp) {
+    if (elect_one())
+      Gemm::load_weights(ring, {static_cast<u32>(early)}, weights, tile.n, tile.first_group + early, tile.groups - early);
+  } else if (warp == kActivationWarp) {
+    if (elect_one())
+      Gemm::load_activations(ring, {0}, activations, activation_scales, tile.m, rows, tile.first_group, tile.groups);
+  } else {
+    typename Gemm::Accumulator sum;
+    Gemm::consume(ring, {0}, scales, tile.groups, sum, threadIdx.x, reinterpret_cast<float*>(shared + Gemm::kExchangeAt),
+                  kConsumerBarrier);
+    trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
+    delay_before_results();
+    epilogue(sum, static_cast<int>(threadIdx.x));
+  }
+}
+
+}  // namespace mktune
