@@ -13,6 +13,7 @@ With --json an error is also the one JSON document on stdout.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised."""
     as_json = "--json" in args
     render.start()
+    _route_warnings()
     with _signals() as received:
         try:
             code = _invoke(list(args) or ["--help"])
@@ -103,6 +105,20 @@ def _leave_pipe() -> int:
         except BrokenPipeError:
             os.dup2(null, stream.fileno())
     return BROKEN_PIPE
+
+
+class _Notes(logging.Handler):
+    """What the library warns of, one line each on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        render.note(f"mktune: {record.levelname.lower()}: {render.one_line(record.getMessage())}")
+
+
+def _route_warnings() -> None:
+    logger = logging.getLogger("mktune")
+    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
+        logger.addHandler(_Notes(logging.WARNING))
+        logger.propagate = False
 
 
 def _log(error: BaseException) -> Path:

@@ -1,0 +1,254 @@
+"""The commands that read and write the store: whole ids in any width, one JSON document, odd names and files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mktune.backends.models import KNOWN
+from mktune.cli import boundary
+from mktune.graph.builtin import MODES, make_plan
+from mktune.graph.workload import workload
+from mktune.plan import Plan
+from mktune.shape import Shape
+from mktune.store import Store
+from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Trial, Winner
+
+WORKLOAD = workload("glm52_attention_prefix")
+SHAPE = Shape.from_m(16, 8192)
+ODD_NAMES = ["x'; DROP TABLE plans;--", "a/../../b", "-rf", "🚀 [bold]x[/bold]", "%s\\n{}"]
+
+
+def plan(mode: str) -> Plan:
+    return make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", mode)
+
+
+def measurement(span: float) -> Measurement:
+    return Measurement(span, span - 0.1, span + 0.1, (span, span), Policy("sim"))
+
+
+def fill(url: str, study: str = "first", spans: tuple[float, ...] = (20.0, 15.0)) -> None:
+    """A study whose built-ins took `spans`; the fastest is the winner."""
+    with Store.open(url) as store:
+        made = store.study(
+            study,
+            workload=WORKLOAD.name,
+            ops=("A0", "B0"),
+            shape=SHAPE,
+            device=KNOWN["h200"],
+            backend="sim",
+            sampler="random",
+            seed=0,
+            contract=WORKLOAD.contract,
+        )
+        for mode, span in zip(MODES, spans, strict=False):
+            number = store.begin_trial(made, plan(mode), f"builtin:{mode}")
+            store.add_trial(
+                made, Trial(number, plan(mode), Outcome(Status.OK, "", measurement(span)), f"builtin:{mode}")
+            )
+        fingerprint = Fingerprint("NVIDIA H200", 132, "9.0", "", "", "", "abc", "0.1.0")
+        best = plan(MODES[spans.index(min(spans))])
+        store.put_winner(
+            made,
+            Winner(best, measurement(min(spans)), fingerprint, "serial", min(spans) / 20, 0.7, 0.8, 0.01, False),
+        )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    place = f"sqlite:///{tmp_path}/a b/100%#x?.db"
+    fill(place)
+    yield place
+    assert (tmp_path / "a b" / "100%#x?.db").is_file()
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert boundary.run(args) == code, capsys.readouterr().err
+    streams = capsys.readouterr()
+    return streams.out, streams.err
+
+
+def parse(text: str) -> dict[str, object]:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in JSON")
+
+    value = json.loads(text, parse_constant=refuse)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_piped_leaderboard_is_never_cut(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out, _ = run(capsys, "leaderboard", "--store", url)
+    assert "…" not in out
+    lines = [line for line in out.splitlines() if re.match(r" +[0-9]", line)]
+    assert len(lines) == 2
+    assert "15.00" in lines[0]
+    assert plan("serial+pdl").plan_id[:12] in lines[0]
+    assert "winner, built-in serial+pdl" in lines[0]
+    assert "1.33" in lines[0]
+    assert all("simulated" in line for line in lines)
+    assert "(simulated)" in out.splitlines()[0]
+
+
+def test_leaderboard_document(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = run(capsys, "leaderboard", "--store", url, "--json")
+    rows = parse(out)["rows"]
+    assert isinstance(rows, list)
+    assert [row["rank"] for row in rows] == [1, 2]
+    assert rows[0]["plan_id"] == plan("serial+pdl").plan_id
+    assert rows[0]["winner"]
+    assert rows[0]["simulated"]
+    assert rows[1]["builtin"] == "serial"
+    assert err == ""
+
+
+def test_leaderboard_filters(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for wanted in (["--m", "16"], ["--kv", "8192,4096"], ["--ops", "B0,A0"], ["--gpu", "nvidia_h200"], [WORKLOAD.name]):
+        out, _ = run(capsys, "leaderboard", *wanted, "--store", url, "--json")
+        assert len(parse(out)["rows"]) == 2
+    for other in (["--m", "1"], ["--kv", "1"], ["--ops", "A0"], ["--gpu", "NVIDIA H20"], ["other"]):
+        out, _ = run(capsys, "leaderboard", *other, "--store", url, "--json", code=5)
+        assert "error" in parse(out)
+
+
+def test_leaderboard_of_failed_trials_says_how_they_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = str(tmp_path / "x.db")
+    with Store.open(url) as store:
+        made = store.study(
+            "f",
+            workload=WORKLOAD.name,
+            ops=("A0", "B0"),
+            shape=SHAPE,
+            device=KNOWN["h200"],
+            backend="sim",
+            sampler="random",
+            seed=0,
+            contract=1,
+        )
+        for mode in MODES[:2]:
+            number = store.begin_trial(made, plan(mode), "random")
+            broken = replace(measurement(1.0), span_us=float("inf"), samples_us=(float("inf"),))
+            outcome = Outcome(Status.WRONG_RESULT, "q_lora_q: 3 codes differ", broken)
+            store.add_trial(made, Trial(number, plan(mode), outcome, "random"))
+    out, err = run(capsys, "leaderboard", "--store", url, "--json", code=5)
+    assert "2 wrong_result" in err
+    assert "2 wrong_result" in str(parse(out)["error"])
+
+
+def test_missing_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["leaderboard"], ["export"], ["show", "abcdef123456"]):
+        _, err = run(capsys, *command, "--store", str(tmp_path / "none.db"), code=5)
+        assert err.count("\n") == 1
+        assert "no store at" in err
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_study_names_are_stored_and_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    url = str(tmp_path / "x.db")
+    fill(url, name)
+    fill(url, "another", spans=(30.0,))
+    out, _ = run(capsys, "leaderboard", f"--study={name}", "--store", url, "--json")
+    assert {row["study"] for row in parse(out)["rows"]} == {name}
+    out, _ = run(capsys, "show", plan("serial+pdl").plan_id[:8], "--store", url)
+    assert f"study {name}," in out
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["x.db"]
+
+
+def test_show_of_a_stored_plan_has_its_evidence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_id = plan("serial+pdl").plan_id
+    out, _ = run(capsys, "show", plan_id[:6], "--store", url)
+    assert f"plan {plan_id}  simulated" in out
+    assert "span 15.00 µs (14.90 to 15.10)  simulated" in out
+    out, _ = run(capsys, "show", plan_id, "--store", url, "--json")
+    document = parse(out)
+    assert Plan.from_dict(document["plan"]) == plan("serial+pdl")
+    assert document["simulated"]
+
+
+def test_show_reads_a_plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan("branches").json)
+    out, _ = run(capsys, "show", str(path))
+    assert plan("branches").plan_id in out
+    newer = plan("branches").to_dict() | {"schema": 99}
+    path.write_text(json.dumps(newer))
+    _, err = run(capsys, "show", str(path), code=2)
+    assert "newer mktune" in err
+
+
+def test_export_and_import_round_trip(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plans.json"
+    out, _ = run(capsys, "export", "--simulated", "--store", url)
+    run(capsys, "export", "--simulated", "--out", str(path), "--store", url)
+    assert path.read_text() == out
+    other = str(tmp_path / "other.db")
+    out, _ = run(capsys, "import", str(path), "--store", other, "--json")
+    assert parse(out)["plans"] == [{"plan_id": plan("serial+pdl").plan_id, "served": True}]
+    out, _ = run(capsys, "export", "--simulated", "--store", other)
+    assert path.read_text() == out
+
+
+def test_export_of_nothing_writes_no_file(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plans.json"
+    _, err = run(capsys, "export", "--out", str(path), "--store", url, code=5)  # all are simulated
+    assert "no plan to export" in err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text + text, "more than one document"),
+        (lambda text: text.replace("{\n", "{\n<<<<<<< HEAD\n", 1), "plans.json:2:1"),
+        (lambda text: text[: len(text) // 2], "plans.json:"),
+        (lambda text: "", "plans.json:1:1"),
+        (lambda text: "\0" * 4096, "plans.json:1:1"),
+        (lambda text: text.replace('"schema": 1', '"schema": 99'), "newer mktune"),
+        (lambda text: text.replace("15.0", "NaN", 1), "NaN"),
+    ],
+    ids=["glued", "merge marks", "cut", "empty", "zeros", "newer", "nan"],
+)
+def test_import_of_a_damaged_file_changes_nothing(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: object, words: str
+) -> None:
+    assert callable(change)
+    path = tmp_path / "plans.json"
+    run(capsys, "export", "--simulated", "--out", str(path), "--store", url)
+    path.write_text(change(path.read_text()))
+    store = Path(url.removeprefix("sqlite:///"))
+    before = store.read_bytes()
+    _, err = run(capsys, "import", str(path), "--store", url, code=2)
+    assert words in err
+    assert err.count("\n") == 1
+    assert store.read_bytes() == before
+
+
+def test_library_warnings_stay_out_of_the_document(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+
+    from mktune.store import store
+
+    real = store.leaderboard.rank
+
+    def warning(*args: object) -> object:
+        logging.getLogger("mktune.store").warning("two\nlines \x1b[31m")
+        return real(*args)
+
+    monkeypatch.setattr(store.leaderboard, "rank", warning)
+    out, err = run(capsys, "leaderboard", "--store", url, "--json")
+    parse(out)
+    assert err == "mktune: warning: two lines \\x1b[31m\n"
