@@ -5,9 +5,9 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from mktune.location import StoreLocation
+from mktune.location import VERSION_TABLE, StoreLocation
 from mktune.store.database import Database
-from mktune.store.models import VERSION_TABLE, Base
+from mktune.store.models import Base
 
 
 def _include(name: str | None, kind: str, _parents: object) -> bool:

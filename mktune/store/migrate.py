@@ -8,8 +8,8 @@ from sqlalchemy import Connection, inspect, text
 
 from mktune import resources
 from mktune.errors import StoreError
+from mktune.location import SCHEMA, VERSION_TABLE
 from mktune.store.database import Database
-from mktune.store.models import SCHEMA, VERSION_TABLE
 from mktune.store.problems import newer_schema
 
 _one_at_a_time = threading.Lock()  # alembic keeps its context in module globals

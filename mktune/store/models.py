@@ -1,15 +1,12 @@
 """The tables. Every name carries the prefix `mktune_`, so that a database may be shared with other programs.
 
-A change here needs a migration (db/README.md), and `SCHEMA` is the newest migration's name.
+A change here needs a migration (db/README.md), whose number `mktune.location.SCHEMA` then is.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-SCHEMA = "0001"
-VERSION_TABLE = "mktune_alembic_version"
 
 
 class Base(DeclarativeBase):
