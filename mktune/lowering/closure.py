@@ -17,25 +17,38 @@ a launch and publishes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mktune.access import KernelFacts
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 
 Known = tuple[int, int, int]
+"""The masks (full, launch, wait) of one kernel."""
 
 
 @dataclass(frozen=True)
 class Closure:
-    """Masks by kernel, in the order of `names`; bit i stands for `names[i]`, a higher bit for what `base` holds."""
+    """Sets of kernels as masks: bit i stands for `names[i]`, the kernels by name; higher bits for what `base` holds."""
 
     names: tuple[str, ...]
-    full: tuple[int, ...]
-    launch: tuple[int, ...]
-    wait: tuple[int, ...]
-    completes: tuple[int, ...]
+    bits: dict[str, int]
+    known: dict[str, Known]
+    completes: dict[str, int]
+
+    def full(self, name: str) -> tuple[str, ...]:
+        """Complete when kernel `name` starts, by its full edges alone."""
+        return self.members(self.known[name][0])
+
+    def launch(self, name: str) -> tuple[str, ...]:
+        """Complete when kernel `name` starts: D_launch."""
+        return self.members(self.known[name][1])
+
+    def wait(self, name: str) -> tuple[str, ...]:
+        """Complete when the wait of kernel `name` returns: D_wait."""
+        return self.members(self.known[name][2])
 
     def members(self, mask: int) -> tuple[str, ...]:
-        """The kernels of a mask, in order."""
+        """The kernels of a mask, by name."""
         return tuple(name for index, name in enumerate(self.names) if mask >> index & 1)
 
 
@@ -65,35 +78,31 @@ def close(graph: KernelGraph, base: int = 0, transitive: bool = True) -> Closure
     base is what every root's launch already knows: a mask above the kernels' own bits stands for a whole earlier copy.
     Raises ValueError where an edge points backwards or names no kernel of the graph.
     """
-    inward = in_edges(graph)
-    left: dict[str, tuple[int, int]] = {}
-    known: list[Known] = []
-    for index, kernel in enumerate(graph.kernels):
-        full = launch = wait = 0 if inward[kernel.name] else base
-        for edge in inward[kernel.name]:
-            if edge.source not in left:
-                raise ValueError(f"{edge.source} -> {edge.target} points backwards or comes from nowhere")
-            told = arrive(edge.kind, *left[edge.source])
-            full, launch, wait = full | told[0], launch | told[1], wait | told[2]
-        left[kernel.name] = leave(kernel, 1 << index, launch, wait, transitive)
-        known.append((full, launch, wait))
-    return Closure(
-        names=tuple(left),
-        full=tuple(masks[0] for masks in known),
-        launch=tuple(masks[1] for masks in known),
-        wait=tuple(masks[2] for masks in known),
-        completes=tuple(masks[0] for masks in left.values()),
-    )
-
-
-def in_edges(graph: KernelGraph) -> dict[str, list[Edge]]:
-    """Kernel → its in-edges. Raises ValueError where an edge goes to a kernel that is not there."""
-    inward: dict[str, list[Edge]] = {kernel.name: [] for kernel in graph.kernels}
+    names = tuple(sorted([kernel.name for kernel in graph.kernels]))
+    inward: dict[str, list[Edge]] = {name: [] for name in names}
     for edge in graph.edges:
         if edge.target not in inward:
             raise ValueError(f"{edge.source} -> {edge.target}: no kernel {edge.target}")
         inward[edge.target].append(edge)
-    return inward
+    bits = _bits(names)
+    left: dict[str, tuple[int, int]] = {}
+    known: dict[str, Known] = {}
+    for kernel in graph.kernels:
+        name = kernel.name
+        full = launch = wait = 0 if inward[name] else base
+        for edge in inward[name]:
+            if edge.source not in left:
+                raise ValueError(f"{edge.source} -> {name}: points backwards or comes from nowhere")
+            told = arrive(edge.kind, *left[edge.source])
+            full, launch, wait = full | told[0], launch | told[1], wait | told[2]
+        left[name] = leave(kernel, bits[name], launch, wait, transitive)
+        known[name] = (full, launch, wait)
+    return Closure(names, bits, known, {name: completes for name, (completes, _) in left.items()})
+
+
+@lru_cache(maxsize=1024)
+def _bits(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: 1 << index for index, name in enumerate(names)}
 
 
 def repeat(graph: KernelGraph, copies: int, chained: tuple[str, ...] | None = None) -> KernelGraph:

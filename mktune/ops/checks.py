@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
 from mktune.access import Access
 from mktune.device import Device
 from mktune.ops.base import Op, Violation
-from mktune.plan import KernelPlan, OpPlan
+from mktune.plan import ConfigValue, KernelPlan, OpPlan
 
 BARRIER_BYTES = 1024
 """Shared memory of mbarriers and of aligning the ring to a swizzle atom."""
@@ -33,9 +34,15 @@ def trigger_class(trigger: str) -> str:
     ]
 
 
+@cache
+def _choices(op: Op, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
+    """Ops are stateless, so their choices are made up once and not for every plan that is checked."""
+    return op.choices(arch)
+
+
 def config_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] = ()) -> list[Violation]:
     """An implementation, field or value that `choices` does not have, or a field (not `optional`) that is missing."""
-    known = op.choices(arch)
+    known = _choices(op, arch)
     if plan.impl not in known:
         return [Violation("impl", "", f"{op.title} has no impl {plan.impl!r} on {arch}; known: {', '.join(known)}")]
     fields = known[plan.impl]

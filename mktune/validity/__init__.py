@@ -1,0 +1,70 @@
+"""Which plans may be built: `check` is the one entry.
+
+    agreement   the plan names its workload, and exactly the kernels and edges of its graph
+    limits      configs exist, divide the problem and fit the device
+    waits       no early start of a kernel that cannot hold itself back
+    hazards     the closure rule over every read and write, for two copies of the graph
+
+Each step is asked only where those before it found nothing: facts of a wrong config mean nothing. A violation is data
+for the search, which counts it. Residency is a cost, never a violation. Several roots are none either: the executor
+then puts an empty node before them, so that a join keeps its early start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mktune.access import KernelFacts
+from mktune.device import Device
+from mktune.errors import InputError
+from mktune.lowering.graph import plan_edges
+from mktune.lowering.kernel_graph import KernelGraph
+from mktune.ops.base import Violation
+from mktune.plan import Plan
+from mktune.validity.agreement import wrong_edges, wrong_header, wrong_order
+from mktune.validity.hazards import hazards
+from mktune.validity.limits import JudgedCall, judged_graph
+from mktune.validity.waits import unheld
+
+__all__ = ["Violation", "check"]
+
+
+def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
+    """Why `plan` must not be built on `device`; empty where it may. Never raises for a bad plan.
+
+    strict: also report, under the rule "transitive", where a plan that is otherwise right relies on what another
+    kernel's wait knew: the default reading of what CUDA promises, which no direct edge states.
+    """
+    try:
+        judged = judged_graph(plan.workload, plan.op_names, plan.shape, device)
+    except InputError as error:
+        return [Violation("workload", plan.workload, str(error))]
+    found = wrong_header(plan, judged.known)
+    names: list[str] = []
+    facts: list[KernelFacts] = []
+    for call in judged.calls:
+        found += _look_at(call, plan, names, facts)
+    found = found or wrong_order(plan, names) or wrong_edges(plan, judged.needed_edges(plan, tuple(names)))
+    if found:
+        return found
+    kernel = dict(zip(names, facts, strict=True))
+    lowered = KernelGraph(tuple([kernel[name] for name in plan.order]), plan_edges(plan))
+    found = unheld(lowered) + hazards(lowered)
+    return hazards(lowered, strict=True) if strict and not found else found
+
+
+def _look_at(judged: JudgedCall, plan: Plan, names: list[str], facts: list[KernelFacts]) -> Sequence[Violation]:
+    """What is wrong with one call's config and kernels; `names` and `facts` get those kernels."""
+    call, kernels = judged.call, plan.kernel
+    op = plan.op[call.name]
+    try:
+        configured = judged.configured(op)
+        launch = tuple([(k.gdc, k.trigger, k.l2_prefetch_bytes) for k in [kernels[name] for name in configured.names]])
+    except KeyError as missing:
+        return [Violation("kernels", call.name, f"its config asks for {missing}, which the plan does not have")]
+    except (TypeError, ValueError) as error:
+        return [Violation("config", call.name, f"it cannot be read: {error}")]
+    answer = judged.answer(op, configured, launch)
+    names += configured.names
+    facts += answer.facts
+    return answer.violations

@@ -11,125 +11,135 @@ travels along every edge but launch_order like a kernel of its own: one more bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from mktune.access import Access, KernelFacts
-from mktune.lowering.closure import Closure, close
+from mktune.lowering.closure import Known, close
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.ops.base import Violation
 
-_MAX_INDEXED = 4096
 
-
-@dataclass(frozen=True)
-class ConflictIndex:
-    """Per kernel, masks of the kernels that it conflicts with, itself included (its copy before).
-
-    early_reads   by what it reads before its wait
-    early_writes  by what it writes before its wait
-    late          by what it uses after its wait
-    """
-
-    kernels: tuple[KernelFacts, ...]
-    early_reads: tuple[int, ...]
-    early_writes: tuple[int, ...]
-    late: tuple[int, ...]
-
-
-def hazards(
-    graph: KernelGraph, chained: tuple[str, ...] | None = None, transitive: bool = True, rule: str = ""
-) -> list[Violation]:
+def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: bool = False) -> list[Violation]:
     """Every race of a graph whose kernels stand in topological order, one per pair of kernels and kind.
 
-    chained     the kernels whose copies the next copy's roots follow (default: every sink)
-    transitive  False: what a prerequisite's own wait knew does not count (`strict`)
-    rule        the violations' rule, where it is not the kind of the race
+    chained  the kernels that the next copy's roots follow (default: every sink)
+    strict   what a prerequisite's own wait knew does not count; what is found is reported under "transitive"
     """
-    index = conflict_index(graph.kernels)
-    count = len(graph.kernels)
-    next_copy = 1 << count
-    known = close(graph, base=next_copy, transitive=transitive)
-    tails = graph.sinks if chained is None else chained
-    before = 0
-    for name, mask in zip(known.names, known.completes, strict=True):
-        if name in tails:
-            before |= mask & (next_copy - 1)
+    everyone = (1 << len(graph.kernels)) - 1
+    next_copy = everyone + 1
+    closed = close(graph, base=next_copy, transitive=not strict)
+    copy_before = 0
+    for name in graph.sinks if chained is None else chained:
+        copy_before |= closed.completes[name]
+    uses = [(closed.bits[kernel.name], _uses_of(kernel)) for kernel in graph.kernels]
     found: list[Violation] = []
-    for i in range(count):
-        reads, writes, late = index.early_reads[i], index.early_writes[i], index.late[i]
-        full, launch, wait = known.full[i], known.launch[i], known.wait[i]
-        here = (1 << i) - 1
-        missing = (reads & ~full | writes & ~launch | late & ~wait) & here
-        carried = [before if mask & next_copy else 0 for mask in (full, launch, wait)]
-        across = reads & ~carried[0] | writes & ~carried[1] | late & ~carried[2]
-        if missing | across:
-            found += _explain(graph, known, before, i, rule)
+    seen = 0
+    for kernel, (bit, use) in zip(graph.kernels, uses, strict=True):
+        known = closed.known[kernel.name]
+        of_before = _of_copy_before(known, next_copy, copy_before)
+        if _races(use, known, seen, uses) or _races(use, of_before, everyone, uses):
+            found += _explain(graph, kernel, (known, of_before), closed.bits, strict)
+        seen |= bit
     return found
 
 
-def conflict_index(kernels: tuple[KernelFacts, ...]) -> ConflictIndex:
-    """The index of these kernels, kept: lowering hands out the same facts objects for the same configs."""
-    key = tuple(map(id, kernels))
-    index = _INDEXED.get(key)
-    if index is None:
-        if len(_INDEXED) >= _MAX_INDEXED:
-            _INDEXED.clear()
-        # The index holds the kernels, so that their ids stay theirs while the entry lives.
-        index = _INDEXED[key] = _index(kernels)
-    return index
+class _Uses(NamedTuple):
+    """The buffers of one kernel as masks, by how it uses them."""
+
+    written: int
+    all: int
+    early_reads: int
+    early_writes: int
+    late_reads: int
+    late_writes: int
 
 
-_INDEXED: dict[tuple[int, ...], ConflictIndex] = {}
+def _races(use: _Uses, known: Known, others: int, uses: Sequence[tuple[int, _Uses]]) -> bool:
+    """Does a kernel conflict with one of `others` that it does not know to be complete?
+
+    Only those that it does not know are looked at: few in any plan that is worth running.
+    """
+    full, launch, wait = known
+    unknown = others & ~wait
+    if unknown:
+        reads, writes = use.late_reads, use.late_writes
+        for bit, other in uses:
+            if unknown & bit and (reads & other.written or writes & other.all):
+                return True
+    unknown = others & ~full if use.early_reads else 0
+    if unknown:
+        reads = use.early_reads
+        for bit, other in uses:
+            if unknown & bit and reads & other.written:
+                return True
+    unknown = others & ~launch if use.early_writes else 0
+    return any(unknown & bit and use.early_writes & other.all for bit, other in uses) if unknown else False
 
 
-def _index(kernels: tuple[KernelFacts, ...]) -> ConflictIndex:
-    users: dict[str, int] = {}
-    writers: dict[str, int] = {}
-    for bit, kernel in enumerate(kernels):
-        for access in kernel.accesses:
-            users[access.buffer] = users.get(access.buffer, 0) | 1 << bit
-            if access.writes:
-                writers[access.buffer] = writers.get(access.buffer, 0) | 1 << bit
+def _uses_of(kernel: KernelFacts) -> _Uses:
+    """Kept by the identity of the facts, which costs no hashing: ops hand out the same object for the same config.
 
-    def conflicts(kernel: KernelFacts, chosen: Callable[[Access], bool]) -> int:
-        mask = 0
-        for access in filter(chosen, kernel.accesses):
-            mask |= (users if access.writes else writers).get(access.buffer, 0)
-        return mask
+    The facts are kept beside the answer, so that their id stays theirs.
+    """
+    kept = _USES.get(id(kernel))
+    if kept is None:
+        if len(_USES) >= _MAX_KEPT:
+            _USES.clear()
+        kept = _USES[id(kernel)] = (kernel, _sort_uses(kernel.accesses))
+    return kept[1]
 
-    return ConflictIndex(
-        kernels,
-        tuple(conflicts(kernel, lambda a: not a.after_wait and not a.writes) for kernel in kernels),
-        tuple(conflicts(kernel, lambda a: not a.after_wait and a.writes) for kernel in kernels),
-        tuple(conflicts(kernel, lambda a: a.after_wait) for kernel in kernels),
+
+_MAX_KEPT = 1 << 15
+_USES: dict[int, tuple[KernelFacts, _Uses]] = {}
+_BUFFER_BITS: dict[str, int] = {}
+
+
+def _sort_uses(accesses: tuple[Access, ...]) -> _Uses:
+    masks = {(writes, after_wait): 0 for after_wait in (False, True) for writes in (False, True)}
+    for access in accesses:
+        bit = _BUFFER_BITS.setdefault(access.buffer, 1 << len(_BUFFER_BITS))
+        masks[access.writes, access.after_wait] |= bit
+    early_reads, early_writes, late_reads, late_writes = masks.values()
+    written = early_writes | late_writes
+    return _Uses(written, written | early_reads | late_reads, early_reads, early_writes, late_reads, late_writes)
+
+
+def _of_copy_before(known: Known, next_copy: int, copy_before: int) -> Known:
+    """What a kernel of the second copy knows of the first: all that the chain told, wherever the word got through."""
+    full, launch, wait = known
+    return (
+        copy_before if full & next_copy else 0,
+        copy_before if launch & next_copy else 0,
+        copy_before if wait & next_copy else 0,
     )
 
 
-def _explain(graph: KernelGraph, known: Closure, before: int, i: int, rule: str) -> Iterator[Violation]:
-    """The races of kernel `i` with kernels of its own copy, then those that only the copy before adds."""
-    later, next_copy = graph.kernels[i], 1 << len(graph.kernels)
+def _explain(
+    graph: KernelGraph, later: KernelFacts, known: tuple[Known, Known], bits: dict[str, int], strict: bool
+) -> Iterator[Violation]:
+    """The races of one kernel with earlier ones of its own copy, then those that only the copy before adds."""
     told: set[tuple[str, str]] = set()
     for crossing in (False, True):
-        for bit, earlier in enumerate(graph.kernels if crossing else graph.kernels[:i]):
+        for earlier in graph.kernels:
+            if earlier is later and not crossing:
+                break
+            bit = bits[earlier.name]
             buffers: dict[tuple[str, bool], list[str]] = {}
             for access in later.accesses:
-                mask = _relevant(known, i, access)
-                mask = (before if mask & next_copy else 0) if crossing else mask
-                if mask >> bit & 1:
-                    continue
-                for kind in _kinds(earlier, access):
-                    buffers.setdefault((kind, access.after_wait), []).append(access.buffer)
-            for (kind, after_wait), names in buffers.items():
+                if not _mask(known[crossing], access) & bit:
+                    for kind in _kinds(earlier, access):
+                        buffers.setdefault((kind, access.after_wait), []).append(access.buffer)
+            for (kind, after_wait), used in buffers.items():
                 if (earlier.name, kind) not in told:
                     told.add((earlier.name, kind))
-                    yield _violation(kind, earlier, later, names, after_wait, crossing, rule)
+                    yield _violation(kind, earlier, later, used, (after_wait, crossing, strict))
 
 
-def _relevant(known: Closure, i: int, access: Access) -> int:
+def _mask(known: Known, access: Access) -> int:
     if access.after_wait:
-        return known.wait[i]
-    return known.launch[i] if access.writes else known.full[i]
+        return known[2]
+    return known[1] if access.writes else known[0]
 
 
 def _kinds(earlier: KernelFacts, access: Access) -> Iterator[str]:
@@ -140,26 +150,27 @@ def _kinds(earlier: KernelFacts, access: Access) -> Iterator[str]:
         yield "write_after_read"
 
 
+_DOES = {"read_after_write": ("reads", "write"), "write_after_read": ("writes", "read")}
+
+
 def _violation(
-    kind: str, earlier: KernelFacts, later: KernelFacts, buffers: list[str], after_wait: bool, crossing: bool, rule: str
+    kind: str, earlier: KernelFacts, later: KernelFacts, buffers: list[str], when: tuple[bool, bool, bool]
 ) -> Violation:
-    does, did = {"write_after_write": ("writes", "write"), "read_after_write": ("reads", "write")}.get(
-        kind, ("writes", "read")
-    )
-    place = "after" if after_wait else "before"
-    copy = " of the copy before" if crossing else ""
-    names = ", ".join(dict.fromkeys(buffers))
+    after_wait, crossing, strict = when
+    does, did = _DOES.get(kind, ("writes", "write"))
+    use = f"{later.name} {does} {', '.join(dict.fromkeys(buffers))} {'after' if after_wait else 'before'} its wait"
+    other = f"{earlier.name} of the copy before" if crossing else earlier.name
+    where = f"{earlier.name}->{later.name}"
+    if strict:
+        return Violation("transitive", where, f"{use}; that {other} is complete then, only waits in between say")
     return Violation(
-        rule or kind,
-        f"{earlier.name}->{later.name}",
-        f"{later.name} {does} {names} {place} its wait while {earlier.name}{copy} may still {did} it: "
-        + _remedy(earlier.name, later.name, after_wait, crossing),
+        kind, where, f"{use} while {other} may still {did} it: {_remedy(where, later, after_wait, crossing)}"
     )
 
 
-def _remedy(earlier: str, later: str, after_wait: bool, crossing: bool) -> str:
+def _remedy(where: str, later: KernelFacts, after_wait: bool, crossing: bool) -> str:
     if crossing:
-        return f"let every kernel on a path from {earlier} to a sink wait, and chain every sink to the next root"
+        return "let every kernel on a path to a sink wait, and chain every sink to the next root"
     if after_wait:
-        return f"add an edge {earlier}->{later}, or let every kernel on a path between them wait on a data edge"
-    return f"make {earlier}->{later} a full edge, or set gdc of {later} so that it waits first"
+        return f"add an edge {where}, or let every kernel on a path between them wait"
+    return f"make {where} a full edge, or let {later.name} wait first (gdc = entry)"

@@ -1,0 +1,134 @@
+"""Lowering a plan to kernels and edges.
+
+Kernels come from the ops' facts, data edges from what those kernels read and write, with the kinds that the plan
+gives them; a chain edge joins a kernel to the one before it on its stream where no data edge does. An edge is dropped
+where the closure of every kernel stays the same without it: it would order nothing and may still cost a join its
+early start. That a longer path leads to the same kernel is no reason to drop one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+
+from mktune.access import KernelFacts
+from mktune.device import Device
+from mktune.errors import PlanError
+from mktune.graph.kernel_edges import graph_facts, kernel_edges
+from mktune.graph.opgraph import OpGraph
+from mktune.lowering.closure import Known, arrive, leave
+from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.plan import EdgeName, Plan
+from mktune.shape import Shape
+
+
+def lower(
+    plan: Plan, graph: OpGraph, shape: Shape, device: Device | None = None, launches: bool = False
+) -> KernelGraph:
+    """The kernels of `plan` in its order, at `shape`, with the edges that remain. `graph` holds the plan's ops alone.
+
+    With `launches` every kernel also gets its launch on `device`. Raises PlanError where the plan does not name
+    exactly the kernels and data edges of its graph; one that `mktune.validity.check` passed does.
+    """
+    try:
+        facts = graph_facts(graph, plan.op, plan.kernel)
+    except KeyError as missing:
+        raise PlanError(f"the plan and the graph {graph.name} do not have the same kernels: {missing}") from None
+    needed = kernel_edges(graph, plan.op)
+    names = {kernel.name for kernel in facts}
+    if len(plan.order) != len(facts) or names.symmetric_difference(plan.order) or plan.edge.keys() != set(needed):
+        raise PlanError(f"the plan must name every kernel once, and the edges {_listed(needed)}")
+    found = {kernel.name: kernel for kernel in facts}
+    kernels = tuple(found[name] for name in plan.order)
+    return KernelGraph(
+        kernels,
+        reduce_edges(kernels, plan_edges(plan)),
+        streams=tuple((name, plan.kernel[name].stream) for name in plan.order),
+        priorities=tuple((name, plan.kernel[name].priority) for name in plan.order if plan.kernel[name].priority),
+    )
+
+
+def plan_edges(plan: Plan) -> tuple[Edge, ...]:
+    """Every edge that the plan asks for: its data edges, and the order of its streams where those leave it open."""
+    data = [_edge(source, target, kind, True) for (source, target), kind in plan.edges]
+    chain = [
+        _edge(before, name, plan.kernel[name].chain, False)
+        for name, before in plan.chain_predecessors().items()
+        if (before, name) not in plan.edge
+    ]
+    return (*data, *chain)
+
+
+def reduce_edges(kernels: Sequence[KernelFacts], edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """`edges` without those that the closure of no kernel needs; an edge from further up is dropped first.
+
+    What an edge does downstream it does through its target's own closure, so one pass in topological order decides.
+    """
+    place = {kernel.name: index for index, kernel in enumerate(kernels)}
+    inward: dict[str, list[Edge]] = {}
+    for edge in edges:
+        inward.setdefault(edge.target, []).append(edge)
+    left: dict[str, tuple[int, int]] = {}
+    kept: list[Edge] = []
+    for index, kernel in enumerate(kernels):
+        nearest_last = sorted(inward.get(kernel.name, ()), key=lambda edge: place[edge.source])
+        told = [arrive(edge.kind, *left[edge.source]) for edge in nearest_last]
+        known = _union(told)
+        while len(told) > 1 and (idle := _first_idle(told, known)) is not None:
+            del nearest_last[idle], told[idle]
+        kept += nearest_last
+        left[kernel.name] = leave(kernel, 1 << index, known[1], known[2])
+    return tuple(kept)
+
+
+def _union(told: Sequence[Known]) -> Known:
+    full = launch = wait = 0
+    for masks in told:
+        full, launch, wait = full | masks[0], launch | masks[1], wait | masks[2]
+    return full, launch, wait
+
+
+def _first_idle(told: list[Known], known: Known) -> int | None:
+    return next((i for i in range(len(told)) if _union(told[:i] + told[i + 1 :]) == known), None)
+
+
+@cache
+def _edge(source: str, target: str, kind: str, data: bool) -> Edge:
+    return Edge(source, target, kind, data)
+
+
+def _listed(edges: Sequence[EdgeName]) -> str:
+    return ", ".join(f"{source}->{target}" for source, target in edges)
+
+
+def graph_key(graph: KernelGraph) -> str:
+    """sha256 of what a CUDA graph is made of: edges, and node priorities. Order and streams only chose the edges."""
+    data = {
+        "kernels": sorted(kernel.name for kernel in graph.kernels),
+        "edges": sorted((edge.source, edge.target, edge.kind) for edge in graph.edges),
+        "priorities": sorted(graph.priorities),
+    }
+    return _digest(data)
+
+
+def lowered_id(plan: Plan, graph: KernelGraph) -> str:
+    """Equal for plans that run the same kernels with the same configs in the same graph: duplicates of each other.
+
+    A trigger that starts no kernel, and the place of a wait that has nothing to wait for, do not count.
+    """
+    triggers = {edge.source for edge in graph.edges if edge.kind == "programmatic"}
+    waits = {edge.target for edge in graph.edges if edge.kind != "full"}
+    kernels = {}
+    for name, kernel in plan.kernels:
+        gdc = kernel.gdc if name in waits or kernel.l2_prefetch_bytes else "entry"
+        trigger = kernel.trigger if name in triggers else "exit"
+        kernels[name] = (gdc, trigger, kernel.l2_prefetch_bytes)
+    data = plan.to_dict()
+    chosen = {field: data[field] for field in ("workload", "contract", "scale_format", "shape", "executor", "ops")}
+    return _digest({**chosen, "kernels": kernels, "graph": graph_key(graph)})
+
+
+def _digest(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

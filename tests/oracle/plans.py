@@ -1,0 +1,77 @@
+"""Random plans of the first workload: configs that their ops accept, and any placement, order, waits and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from mktune.device import Device
+from mktune.graph.kernel_edges import kernel_edges
+from mktune.graph.opgraph import Call
+from mktune.graph.workload import workload
+from mktune.plan import EDGE_KINDS, KernelPlan, OpPlan, Plan
+from mktune.shape import Shape
+
+WORKLOAD = workload("glm52_attention_prefix")
+SHAPE = Shape(2, 8, 8192)
+H200 = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12)
+
+SUBGRAPHS: tuple[tuple[str, ...], ...] = (
+    ("A0", "B0"),
+    ("A0", "B1"),
+    ("A0", "B0", "C0"),
+    ("A0", "B0", "D0"),
+    ("B1", "E1"),
+    ("C0", "D1", "E1"),
+    ("A0", "B0", "C0", "D1"),
+    ("D0", "D2"),
+    WORKLOAD.ops,
+)
+
+
+def random_plan(random: Random, ops: Sequence[str]) -> Plan:
+    """A plan that nothing but the closure rule may refuse."""
+    graph = WORKLOAD.subgraph(ops)
+    placed = {name: _random_call(random, call) for name, call in graph.calls.items()}
+    configs = {name: op for name, (op, _) in placed.items()}
+    kernels = {name: kernel for _, kernels in placed.values() for name, kernel in kernels.items()}
+    edges = kernel_edges(graph, configs)
+    return Plan(
+        workload=WORKLOAD.name,
+        contract=WORKLOAD.contract,
+        scale_format=WORKLOAD.scale_format,
+        shape=SHAPE,
+        m_range=(SHAPE.m, SHAPE.m),
+        kv_range=(SHAPE.kv, SHAPE.kv),
+        ops=tuple(configs.items()),
+        kernels=tuple(kernels.items()),
+        order=random_order(random, list(kernels), edges),
+        edges=tuple((edge, random.choice(EDGE_KINDS)) for edge in edges),
+    ).canonical()
+
+
+def random_order(random: Random, names: list[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """A topological order."""
+    order: list[str] = []
+    while len(order) < len(names):
+        held = {target for source, target in edges if source not in order}
+        order.append(random.choice([name for name in names if name not in order and name not in held]))
+    return tuple(order)
+
+
+def _random_call(random: Random, call: Call) -> tuple[OpPlan, dict[str, KernelPlan]]:
+    while True:
+        impl, fields = random.choice(list(call.op.choices(H200.arch).items()))
+        op = OpPlan.of(impl, {name: random.choice(values) for name, values in fields.items()})
+        kernels = tuple(
+            KernelPlan(
+                stream=random.randrange(4),
+                priority=random.choice((0, 0, 1)),
+                gdc=random.choice(call.op.gdc_values(op, suffix)),
+                trigger=random.choice(call.op.trigger_values(op, suffix)),
+                chain=random.choice(("full", "programmatic")),
+            )
+            for suffix in call.op.kernels(op)
+        )
+        if not call.op.violations(op, kernels, SHAPE, H200):
+            return op, dict(zip(call.kernel_names(op), kernels, strict=True))
