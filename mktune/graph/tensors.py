@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mktune.shape import Shape
 
@@ -50,10 +50,16 @@ def size_of(dims: Dims, shape: Shape) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Port:
-    """What an op wants or makes at one of its ports. `dims` mixes numbers and names of `SYMBOLS`, outermost first."""
+    """What an op wants or makes at one of its ports.
+
+    dims         numbers and names of `SYMBOLS`, outermost first
+    fill, scale  how an input is drawn where nothing gives it (`mktune.ops.inputs`): the kind of values and their size
+    """
 
     dtype: str
     dims: Dims
+    fill: str = field(default="normal", compare=False)
+    scale: float = field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
         assert self.dtype in DTYPE_BYTES, self.dtype

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.graph.tensors import Port
-from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops import compare
+from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import config_violations, placement_violations, reads, trigger_class, writes
-from mktune.ops.dimensions import GROUP, HIDDEN
+from mktune.ops.dimensions import ACTIVATION_AMAX, GROUP, HIDDEN, RMS_EPS
+from mktune.ops.numerics import quantise, rms_norm, store_scales, to_bf16
+from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, DIRECT
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    import torch
 
 
 class AddRmsnormQuant(Op):
@@ -25,11 +31,11 @@ class AddRmsnormQuant(Op):
     ports: ClassVar[dict[str, Port]] = {
         "x": Port("bf16", ("m", HIDDEN)),
         "residual": Port("bf16", ("m", HIDDEN)),
-        "norm_w": Port("bf16", (HIDDEN,)),
+        "norm_w": Port("bf16", (HIDDEN,), "near_one"),
         "residual_out": Port("bf16", ("m", HIDDEN)),
         "h": Port("bf16", ("m", HIDDEN)),
-        "h_q": Port("e4m3", ("m", HIDDEN)),
-        "h_s": Port("f32", (HIDDEN // GROUP, "m4")),
+        "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
+        "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),
     }
 
     def default(self, arch: str) -> OpPlan:
@@ -64,7 +70,22 @@ class AddRmsnormQuant(Op):
         return self.ports["norm_w"].nbytes(shape)
 
     def flops(self, shape: Shape) -> int:
-        return 0
+        return 6 * shape.m * HIDDEN
+
+    def reference(self, inputs: Tensors, shape: Shape) -> dict[str, torch.Tensor]:
+        """The norm goes on from the fp32 sum, not from its bf16 rounding."""
+        total = inputs["x"].float() + inputs["residual"].float()
+        h = to_bf16(rms_norm(total, inputs["norm_w"], RMS_EPS))
+        codes, scales = quantise(h, ACTIVATION_AMAX)
+        return {"residual_out": to_bf16(total), "h": h, "h_q": codes, "h_s": store_scales(scales)}
+
+    def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
+        expected = self.reference(inputs, shape)
+        found = []
+        for port in ("residual_out", "h"):
+            found += compare.bf16_rows(port, outputs[port], expected[port], BF16_ULPS, BF16_RMS)
+        found += compare.codes("h_q", outputs["h_q"], expected["h_q"], DIRECT)
+        return found + compare.scales("h_s", outputs["h_s"], expected["h_s"], DIRECT)
 
 
 @cache

@@ -127,16 +127,16 @@ class Op(ABC):
     def flops(self, shape: Shape) -> int:
         """Floating-point operations per pass (a multiply and an add are two)."""
 
+    @abstractmethod
     def reference(self, inputs: Tensors, shape: Shape) -> dict[str, torch.Tensor]:
         """The outputs by port, evaluated in fp64 over the quantised operands with the contract's rounding points.
 
         Caches are outputs too: a full copy of the input cache with the named rows replaced.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
         """What differs beyond the contract's tolerances, one line each; empty where the outputs are right."""
-        raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
         """Facts for people: sizes and constants that tables may show."""

@@ -11,13 +11,14 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import Access, KernelFacts
 from mktune.device import Device
-from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import (
     BARRIER_BYTES,
     config_violations,
@@ -27,8 +28,12 @@ from mktune.ops.checks import (
     trigger_class,
     writes,
 )
+from mktune.ops.tolerances import DIRECT, THROUGH_GEMM, QuantisedTolerance
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    import torch
 
 STEP_BYTES = 128
 """Bytes of K in one slot of the ring: one 128-byte swizzle atom, one scale group of e4m3."""
@@ -243,6 +248,28 @@ class GemmOp(Op):
 
     def flops(self, shape: Shape) -> int:
         return 2 * shape.m * self.problem.batch * self.problem.n * self.problem.k
+
+    @abstractmethod
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        """The GEMM alone, as its finish gets it: rounded to bf16 once, except where the result itself is fp32."""
+
+    @abstractmethod
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The outputs from the GEMM's result [M, N]."""
+
+    @abstractmethod
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        """What differs between `expected` and `outputs`; `tolerance` is for quantised outputs."""
+
+    def reference(self, inputs: Tensors, shape: Shape) -> dict[str, torch.Tensor]:
+        return self.finish(self.product(inputs), inputs)
+
+    def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
+        return self.judge(inputs, self.reference(inputs, shape), outputs, THROUGH_GEMM)
+
+    def compare_finish(self, y: torch.Tensor, inputs: Tensors, outputs: Tensors) -> list[str]:
+        """A finalizer alone, judged on the bf16 result `y` [M, N] that its producer really gave it."""
+        return self.judge(inputs, self.finish(y, inputs), outputs, DIRECT)
 
 
 @cache

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
+from mktune.ops import compare
+from mktune.ops.base import Tensors
 from mktune.ops.dimensions import HIDDEN, INDEX_HEADS
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.tolerances import GATE_RMS, QuantisedTolerance
+
+if TYPE_CHECKING:
+    import torch
 
 
 class HeadGate(GemmOp):
@@ -22,6 +28,15 @@ class HeadGate(GemmOp):
     defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 16, "stages": 4, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "h": Port("bf16", ("m", HIDDEN)),
-        "W_g": Port("bf16", (INDEX_HEADS, HIDDEN)),
+        "W_g": Port("bf16", (INDEX_HEADS, HIDDEN), scale=HIDDEN**-0.5),
         "g": Port("f32", ("m", INDEX_HEADS)),
     }
+
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        return inputs["h"].double() @ inputs["W_g"].double().T
+
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        return {"g": y.float()}
+
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        return compare.relative_rms("g", outputs["g"], expected["g"], GATE_RMS)

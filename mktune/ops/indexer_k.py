@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
-from mktune.ops.dimensions import GROUP, HIDDEN, INDEX_DIM, INDEX_PAGE_BYTES, ROPE
+from mktune.ops import compare
+from mktune.ops.base import Tensors
+from mktune.ops.dimensions import (
+    GROUP,
+    HIDDEN,
+    INDEX_AMAX,
+    INDEX_DIM,
+    INDEX_PAGE_BYTES,
+    LAYER_NORM_EPS,
+    ROPE,
+    ROPE_THETA,
+)
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.index_pages import pack, unpack
+from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
+from mktune.ops.tolerances import QuantisedTolerance
+
+if TYPE_CHECKING:
+    import torch
 
 
 class IndexerK(GemmOp):
@@ -23,15 +40,44 @@ class IndexerK(GemmOp):
     weights = (*operands, *constants)
     defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 12, "stages": 4, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
-        "h_q": Port("e4m3", ("m", HIDDEN)),
-        "h_s": Port("f32", (HIDDEN // GROUP, "m4")),
-        "W_k": Port("e4m3", (INDEX_DIM, HIDDEN)),
-        "W_k_s": Port("f32", (INDEX_DIM // GROUP, HIDDEN // GROUP)),
-        "k_ln_w": Port("f32", (INDEX_DIM,)),
-        "k_ln_b": Port("f32", (INDEX_DIM,)),
-        "cos": Port("f32", ("kv", ROPE // 2)),
-        "sin": Port("f32", ("kv", ROPE // 2)),
-        "positions": Port("i64", ("m",)),
-        "slots": Port("i64", ("m",)),
-        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES)),
+        "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
+        "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),
+        "W_k": Port("e4m3", (INDEX_DIM, HIDDEN), "codes"),
+        "W_k_s": Port("f32", (INDEX_DIM // GROUP, HIDDEN // GROUP), "scales", HIDDEN**-0.5),
+        "k_ln_w": Port("f32", (INDEX_DIM,), "near_one"),
+        "k_ln_b": Port("f32", (INDEX_DIM,), scale=0.2),
+        "cos": Port("f32", ("kv", ROPE // 2), "cos", ROPE_THETA),
+        "sin": Port("f32", ("kv", ROPE // 2), "sin", ROPE_THETA),
+        "positions": Port("i64", ("m",), "positions"),
+        "slots": Port("i64", ("m",), "slots"),
+        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
     }
+
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        return to_bf16(block_fp8_matmul(inputs["h_q"], inputs["h_s"], inputs["W_k"], inputs["W_k_s"]))
+
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        import torch
+
+        normed = layer_norm(y, inputs["k_ln_w"], inputs["k_ln_b"], LAYER_NORM_EPS)
+        turned = rope(normed[:, :ROPE], inputs["cos"], inputs["sin"], inputs["positions"])
+        codes, scales = quantise(to_bf16(torch.cat((turned, normed[:, ROPE:]), -1)), INDEX_AMAX)
+        values, page_scales = unpack(inputs["index_k_cache"])
+        slots = inputs["slots"]
+        values = with_rows(values.view(torch.uint8), slots, codes.view(torch.uint8)).view(torch.float8_e4m3fn)
+        return {"index_k_cache": pack(values, with_rows(page_scales, slots, scales.squeeze(-1)))}
+
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        name = "index_k_cache"
+        if wrong := compare.form(name, outputs[name], expected[name]):
+            return wrong
+        slots = inputs["slots"]
+        named = slots[slots >= 0]
+        (given, given_scales), (right, right_scales) = unpack(outputs[name]), unpack(expected[name])
+        before, before_scales = unpack(inputs[name])
+        found = compare.codes(f"{name}.values", given[named], right[named], tolerance)
+        found += compare.scales(f"{name}.scales", given_scales[named], right_scales[named], tolerance)
+        found += compare.untouched(f"{name}.values", given, before, named)
+        return found + compare.untouched(
+            f"{name}.scales", given_scales.unsqueeze(-1), before_scales.unsqueeze(-1), named
+        )

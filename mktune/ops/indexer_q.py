@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
-from mktune.ops.dimensions import GROUP, INDEX_DIM, INDEX_HEADS, Q_LORA, ROPE
+from mktune.ops import compare
+from mktune.ops.base import Tensors
+from mktune.ops.dimensions import (
+    GROUP,
+    INDEX_AMAX,
+    INDEX_DIM,
+    INDEX_HEADS,
+    INDEX_WEIGHT_SCALE,
+    Q_LORA,
+    ROPE,
+    ROPE_THETA,
+)
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.numerics import block_fp8_matmul, quantise, rope, to_bf16
+from mktune.ops.tolerances import HEAD_WEIGHT_RMS, QuantisedTolerance
+
+if TYPE_CHECKING:
+    import torch
 
 
 class IndexerQ(GemmOp):
@@ -23,14 +39,29 @@ class IndexerQ(GemmOp):
     weights = (*operands, *constants)
     defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 4, "stages": 4, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
-        "q_lora_q": Port("e4m3", ("m", Q_LORA)),
-        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4")),
-        "W_iq": Port("e4m3", (INDEX_HEADS * INDEX_DIM, Q_LORA)),
-        "W_iq_s": Port("f32", (INDEX_HEADS * INDEX_DIM // GROUP, Q_LORA // GROUP)),
-        "cos": Port("f32", ("kv", ROPE // 2)),
-        "sin": Port("f32", ("kv", ROPE // 2)),
+        "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
+        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
+        "W_iq": Port("e4m3", (INDEX_HEADS * INDEX_DIM, Q_LORA), "codes"),
+        "W_iq_s": Port("f32", (INDEX_HEADS * INDEX_DIM // GROUP, Q_LORA // GROUP), "scales", Q_LORA**-0.5),
+        "cos": Port("f32", ("kv", ROPE // 2), "cos", ROPE_THETA),
+        "sin": Port("f32", ("kv", ROPE // 2), "sin", ROPE_THETA),
         "g": Port("f32", ("m", INDEX_HEADS)),
-        "positions": Port("i64", ("m",)),
-        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM)),
-        "w": Port("f32", ("m", INDEX_HEADS)),
+        "positions": Port("i64", ("m",), "positions"),
+        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
+        "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
     }
+
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        return to_bf16(block_fp8_matmul(inputs["q_lora_q"], inputs["q_lora_s"], inputs["W_iq"], inputs["W_iq_s"]))
+
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        import torch
+
+        heads = y.view(-1, INDEX_HEADS, INDEX_DIM)
+        turned = rope(heads[..., :ROPE], inputs["cos"], inputs["sin"], inputs["positions"])
+        codes, scales = quantise(to_bf16(torch.cat((turned, heads[..., ROPE:].double()), -1)), INDEX_AMAX)
+        return {"qi": codes, "w": (inputs["g"].double() * INDEX_WEIGHT_SCALE * scales.squeeze(-1).double()).float()}
+
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        found = compare.codes("qi", outputs["qi"], expected["qi"], tolerance)
+        return found + compare.relative_rms("w", outputs["w"], expected["w"], HEAD_WEIGHT_RMS)

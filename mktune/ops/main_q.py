@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
+from mktune.ops import compare
+from mktune.ops.base import Tensors
 from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.numerics import block_fp8_matmul, to_bf16
+from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
+
+if TYPE_CHECKING:
+    import torch
 
 
 class MainQ(GemmOp):
@@ -21,9 +28,18 @@ class MainQ(GemmOp):
     weights = operands
     defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 1, "stages": 8, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
-        "q_lora_q": Port("e4m3", ("m", Q_LORA)),
-        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4")),
-        "W_qb": Port("e4m3", (HEADS * HEAD_DIM, Q_LORA)),
-        "W_qb_s": Port("f32", (HEADS * HEAD_DIM // GROUP, Q_LORA // GROUP)),
+        "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
+        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
+        "W_qb": Port("e4m3", (HEADS * HEAD_DIM, Q_LORA), "codes"),
+        "W_qb_s": Port("f32", (HEADS * HEAD_DIM // GROUP, Q_LORA // GROUP), "scales", Q_LORA**-0.5),
         "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
     }
+
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        return to_bf16(block_fp8_matmul(inputs["q_lora_q"], inputs["q_lora_s"], inputs["W_qb"], inputs["W_qb_s"]))
+
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        return {"q": y.view(-1, HEADS, HEAD_DIM)}
+
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        return compare.bf16_rows("q", outputs["q"], expected["q"], BF16_ULPS, BF16_RMS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.graph.tensors import PAGE, Port
-from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops import compare
+from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import (
     BARRIER_BYTES,
     config_violations,
@@ -18,9 +19,14 @@ from mktune.ops.checks import (
     trigger_class,
     writes,
 )
-from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
+from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES, INDEX_WEIGHT_SCALE
+from mktune.ops.index_pages import unpack
+from mktune.ops.tolerances import LOGITS_PEAK, LOGITS_RMS
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    import torch
 
 THREADS = 192
 """One consumer warpgroup and two loader warps."""
@@ -42,11 +48,11 @@ class PagedIndexerScore(Op):
     inputs = ("qi", "w", "index_k_cache", "block_table", "context_lens")
     outputs = ("logits",)
     ports: ClassVar[dict[str, Port]] = {
-        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM)),
-        "w": Port("f32", ("m", INDEX_HEADS)),
-        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES)),
-        "block_table": Port("i32", ("requests", "blocks")),
-        "context_lens": Port("i32", ("m",)),
+        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
+        "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
+        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
+        "block_table": Port("i32", ("requests", "blocks"), "block_table"),
+        "context_lens": Port("i32", ("m",), "context_lens"),
         "logits": Port("f32", ("m", "kv256")),
     }
 
@@ -96,6 +102,36 @@ class PagedIndexerScore(Op):
 
     def flops(self, shape: Shape) -> int:
         return 2 * shape.m * shape.kv * INDEX_HEADS * INDEX_DIM
+
+    def reference(self, inputs: Tensors, shape: Shape) -> dict[str, torch.Tensor]:
+        """Zero where a logit is undefined: at and beyond the row's context length."""
+        import torch
+
+        rows = shape.tokens_per_request
+        logits = torch.zeros(self.ports["logits"].size(shape), dtype=torch.float32, device=inputs["qi"].device)
+        for request in range(shape.requests):
+            own = slice(request * rows, (request + 1) * rows)
+            longest = int(inputs["context_lens"][own].max())
+            pages = inputs["block_table"][request, : -(-longest // PAGE)].long()
+            values, scales = (part[:longest].double() for part in unpack(inputs["index_k_cache"][pages]))
+            for row in range(own.start, own.stop):
+                heads = (inputs["qi"][row].double() @ values.T).relu_()
+                logits[row, :longest] = (scales * (inputs["w"][row].double() @ heads)).float()
+        return {"logits": logits * self._defined(inputs, shape)}
+
+    def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
+        expected, given = self.reference(inputs, shape)["logits"], outputs["logits"]
+        if wrong := compare.form("logits", given, expected):
+            return wrong
+        given = given.where(self._defined(inputs, shape), 0.0)
+        return compare.relative_rms("logits", given, expected, LOGITS_RMS, LOGITS_PEAK)
+
+    def _defined(self, inputs: Tensors, shape: Shape) -> torch.Tensor:
+        """[M, row stride]: the logits that a row has."""
+        import torch
+
+        lens = inputs["context_lens"].unsqueeze(-1)
+        return torch.arange(self.ports["logits"].size(shape)[1], device=lens.device) < lens
 
 
 def _numbers(plan: OpPlan) -> dict[str, int]:

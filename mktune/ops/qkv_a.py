@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
-from mktune.ops.dimensions import GROUP, HIDDEN, KV_LORA, MLA_DIM, PAGE, Q_LORA, QKV_A, ROPE
+from mktune.ops import compare
+from mktune.ops.base import Tensors
+from mktune.ops.dimensions import (
+    ACTIVATION_AMAX,
+    GROUP,
+    HIDDEN,
+    KV_LORA,
+    MLA_DIM,
+    PAGE,
+    Q_LORA,
+    QKV_A,
+    RMS_EPS,
+    ROPE,
+    ROPE_THETA,
+)
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.numerics import block_fp8_matmul, quantise, rms_norm, rope, store_scales, to_bf16, with_rows
+from mktune.ops.tolerances import BF16_RMS, MLA_ROW_ULPS, QuantisedTolerance
+
+if TYPE_CHECKING:
+    import torch
 
 
 class QkvA(GemmOp):
@@ -23,17 +42,44 @@ class QkvA(GemmOp):
     weights = (*operands, *constants)
     defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 6, "stages": 6, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
-        "h_q": Port("e4m3", ("m", HIDDEN)),
-        "h_s": Port("f32", (HIDDEN // GROUP, "m4")),
-        "W_a": Port("e4m3", (QKV_A, HIDDEN)),
-        "W_a_s": Port("f32", (-(-QKV_A // GROUP), HIDDEN // GROUP)),
-        "q_norm_w": Port("bf16", (Q_LORA,)),
-        "kv_norm_w": Port("bf16", (KV_LORA,)),
-        "cos": Port("f32", ("kv", ROPE // 2)),
-        "sin": Port("f32", ("kv", ROPE // 2)),
-        "positions": Port("i64", ("m",)),
-        "slots": Port("i64", ("m",)),
+        "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
+        "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),
+        "W_a": Port("e4m3", (QKV_A, HIDDEN), "codes"),
+        "W_a_s": Port("f32", (-(-QKV_A // GROUP), HIDDEN // GROUP), "scales", HIDDEN**-0.5),
+        "q_norm_w": Port("bf16", (Q_LORA,), "near_one"),
+        "kv_norm_w": Port("bf16", (KV_LORA,), "near_one"),
+        "cos": Port("f32", ("kv", ROPE // 2), "cos", ROPE_THETA),
+        "sin": Port("f32", ("kv", ROPE // 2), "sin", ROPE_THETA),
+        "positions": Port("i64", ("m",), "positions"),
+        "slots": Port("i64", ("m",), "slots"),
         "mla_cache": Port("bf16", ("pages", PAGE, MLA_DIM)),
-        "q_lora_q": Port("e4m3", ("m", Q_LORA)),
-        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4")),
+        "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
+        "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
     }
+
+    def product(self, inputs: Tensors) -> torch.Tensor:
+        return to_bf16(block_fp8_matmul(inputs["h_q"], inputs["h_s"], inputs["W_a"], inputs["W_a_s"]))
+
+    def finish(self, y: torch.Tensor, inputs: Tensors) -> dict[str, torch.Tensor]:
+        import torch
+
+        lora, kv, pe = y.split((Q_LORA, KV_LORA, ROPE), -1)
+        codes, scales = quantise(to_bf16(rms_norm(lora, inputs["q_norm_w"], RMS_EPS)), ACTIVATION_AMAX)
+        kv_c = rms_norm(kv, inputs["kv_norm_w"], RMS_EPS)
+        k_pe = rope(pe, inputs["cos"], inputs["sin"], inputs["positions"])
+        before = inputs["mla_cache"]
+        cache = with_rows(before.view(-1, MLA_DIM), inputs["slots"], torch.cat((kv_c, k_pe), -1))
+        return {"q_lora_q": codes, "q_lora_s": store_scales(scales), "mla_cache": cache.view_as(before)}
+
+    def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
+        found = compare.codes("q_lora_q", outputs["q_lora_q"], expected["q_lora_q"], tolerance)
+        found += compare.scales("q_lora_s", outputs["q_lora_s"], expected["q_lora_s"], tolerance)
+        if wrong := compare.form("mla_cache", outputs["mla_cache"], expected["mla_cache"]):
+            return found + wrong
+        slots = inputs["slots"]
+        named = slots[slots >= 0]
+        given, right = (side["mla_cache"].view(-1, MLA_DIM) for side in (outputs, expected))
+        for part, columns in (("kv_c", slice(0, KV_LORA)), ("k_pe", slice(KV_LORA, None))):
+            name = f"mla_cache.{part}"
+            found += compare.bf16_rows(name, given[named][:, columns], right[named][:, columns], MLA_ROW_ULPS, BF16_RMS)
+        return found + compare.untouched("mla_cache", given, inputs["mla_cache"].view(-1, MLA_DIM), named)
