@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,8 @@ def run(args: Sequence[str]) -> int:
     as_json = "--json" in args
     render.start()
     _route_warnings()
-    with _signals() as received:
+    with _signals() as received, warnings.catch_warnings():
+        warnings.showwarning = _warn
         try:
             code = _invoke(list(args) or ["--help"])
             sys.stdout.flush()  # a broken pipe shows here, while it can still be caught
@@ -112,6 +114,10 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         render.note(f"mktune: {record.levelname.lower()}: {render.one_line(record.getMessage())}")
+
+
+def _warn(message: Warning | str, *place: object, **more: object) -> None:
+    render.note(f"mktune: warning: {render.one_line(str(message))}")
 
 
 def _route_warnings() -> None:

@@ -11,7 +11,6 @@ from mktune.errors import InputError
 from mktune.shape import Shape
 
 DEFAULT_WORKLOAD = "glm52_attention_prefix"
-ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 
 Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.")]
 WorkloadOption = Annotated[str, typer.Option("--workload", metavar="NAME", help="Name of a workload.")]
@@ -28,7 +27,7 @@ StoreUrl = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="Database. [MKTUNE_STORE, else SQLite in the user's data folder]"),
 ]
-Backend = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
+BackendName = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
 SimGpu = Annotated[str, typer.Option("--sim-gpu", metavar="h200|b300", help="The GPU that --backend sim models.")]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Name of the GPU, such as 'NVIDIA H200'.")]
 Arch = Annotated[str, typer.Option("--arch", metavar="sm_90a", help="Architecture: sm_90a, sm_100a or sm_103a.")]
@@ -74,6 +73,8 @@ def shapes(rows: str, contexts: str, tokens_per_request: int | None) -> list[Sha
 
 def known_arch(arch: str) -> str:
     """`arch` if kernels can be compiled for it. Raises InputError."""
+    from mktune.backends.models import ARCHITECTURES
+
     return choice("--arch", arch, ARCHITECTURES)
 
 

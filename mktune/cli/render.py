@@ -106,6 +106,19 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: S
         _records(columns, cells, width, styles)
 
 
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one pair a line; a value longer than the terminal is folded under itself."""
+    margin = max(len(name) for name, _ in rows) + len(GAP)
+    width = terminal_width(sys.stdout)
+    for name, value in rows:
+        text = visible(value)
+        folded = [text] if width is None or margin + _cells(text) <= width else _wrap(text, width, " " * margin)
+        first, *rest = folded or [""]
+        line(f"{name:{margin}}{first.lstrip()}")
+        for part in rest:
+            line(part)
+
+
 def terminal_width(stream: TextIO) -> int | None:
     """Columns of the terminal behind `stream`, None where it is a pipe or a file."""
     if not stream.isatty():

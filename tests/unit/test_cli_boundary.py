@@ -103,8 +103,8 @@ SLEEPER = textwrap.dedent(
     import sys, time
     from mktune.cli import boundary
     def action(args):
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             time.sleep(30)
         finally:
             time.sleep({cleanup})

@@ -252,3 +252,54 @@ def test_library_warnings_stay_out_of_the_document(
     out, err = run(capsys, "leaderboard", "--store", url, "--json")
     parse(out)
     assert err == "mktune: warning: two lines \\x1b[31m\n"
+
+
+def lookup(url: str, *more: str) -> list[str]:
+    return ["lookup", WORKLOAD.name, "--store", url, "--gpu", "nvidia_h200", *more]
+
+
+def test_lookup_hit_names_the_plan_and_says_simulated(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    question = lookup(url, "--m", "16", "--kv", "4096", "--allow-simulated")
+    out, _ = run(capsys, *question)
+    assert f"{plan('serial+pdl').plan_id} simulated" in out
+    out, err = run(capsys, *question, "--json")
+    document = parse(out)
+    assert document["plan_id"] == plan("serial+pdl").plan_id
+    assert document["simulated"]
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (["--m", "16", "--kv", "4096"], "simulated"),
+        (["--m", "3", "--kv", "4096"], "shape"),
+        (["--m", "16", "--kv", "4096", "--ops", "A0"], "ops"),
+        (["--m", "16", "--kv", "4096", "--gpu", "NVIDIA H20"], "device"),
+    ],
+)
+def test_lookup_miss_is_one_document_with_its_reason(
+    url: str, capsys: pytest.CaptureFixture[str], question: list[str], reason: str
+) -> None:
+    out, err = run(capsys, *lookup(url, *question), "--json", code=5)
+    error = parse(out)["error"]
+    assert isinstance(error, dict)
+    assert error["reason"] == reason
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "question",
+    [["--m", "0", "--kv", "1"], ["--m", "-1", "--kv", "1"], ["--m", "8.0", "--kv", "1"], ["--m", "8", "--kv", "0"]],
+    ids=" ".join,
+)
+def test_lookup_of_no_shape_is_wrong_input(url: str, capsys: pytest.CaptureFixture[str], question: list[str]) -> None:
+    run(capsys, *lookup(url, *question), code=2)
+
+
+def test_lookup_by_alias(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["lookup", WORKLOAD.name, "--store", url, "--m", "16", "--kv", "8192", "--allow-simulated"]
+    run(capsys, *question, "--gpu", "NVIDIA H200 NVL", code=5)
+    out, _ = run(capsys, *question, "--gpu", "NVIDIA H200 NVL", "--alias", "NVIDIA H200 NVL=NVIDIA H200")
+    assert "alias" in out
+    run(capsys, *question, "--gpu", "NVIDIA H20", "--alias", "nonsense", code=2)

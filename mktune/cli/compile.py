@@ -1,0 +1,192 @@
+"""`mktune compile`: a workload's default kernels as machine code, on any machine, and what that code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.options import (
+    DEFAULT_WORKLOAD,
+    Arch,
+    Json,
+    OneKv,
+    OneM,
+    Ops,
+    Tokens,
+    Workload,
+    example,
+    known_arch,
+    names,
+)
+from mktune.errors import InputError
+from mktune.plan import KernelPlan
+from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    from mktune.device import Device
+    from mktune.graph.workload import Workload as KnownWorkload
+    from mktune.launch import CompiledKernel, KernelSpec, Launch
+
+MODES = ("serial", "branches+pdl")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One kernel of a built-in plan, compiled. `plan` is the built-in's name."""
+
+    plan: str
+    name: str
+    placed: KernelPlan
+    launch: Launch
+    code: CompiledKernel
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command("compile", **example("mktune compile --arch sm_103a"))(compile_)
+
+
+def compile_(
+    workload: Workload = DEFAULT_WORKLOAD,
+    arch: Arch = "sm_90a",
+    ops: Ops = None,
+    m: OneM = 16,
+    kv: OneKv = 8192,
+    tokens_per_request: Tokens = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernels of the default configs, without a GPU, and read their machine code.
+
+    One line for each kernel of the built-in plans serial and branches+pdl that is code of its own.
+    """
+    from mktune.graph.workload import workload as find
+
+    known = find(workload)
+    chosen = _with_kernels(known, names("--ops", ops))
+    shape = Shape.from_m(m, kv, tokens_per_request)
+    begin = time.monotonic()
+    built = compile_defaults(known, chosen, shape, known_arch(arch))
+    seconds = time.monotonic() - begin
+    left_out = [op for op in known.ops if op not in chosen]
+    if as_json:
+        render.document(
+            {
+                "workload": workload,
+                "arch": arch,
+                "compiler": built[0].code.compiler,
+                "seconds": seconds,
+                "without_kernels": left_out if ops is None else [],
+                "kernels": [_document(kernel) for kernel in built],
+            }
+        )
+        return
+    render.line(f"{workload} {','.join(chosen)} for {arch}, {built[0].code.compiler}, {seconds:.1f} s", "bold")
+    _print(built)
+    if left_out and ops is None:
+        render.note(f"no kernels yet: {', '.join(left_out)}")
+
+
+def compile_defaults(known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str) -> list[Built]:
+    """Every distinct kernel of the built-in plans' default configs, compiled in parallel, in issue order.
+
+    Raises CandidateError where one does not compile, SetupError without a compiler.
+    """
+    from mktune.graph.builtin import make_plan
+    from mktune.jit.build import build
+    from mktune.lowering.graph import lower
+
+    device = _device(arch)
+    found: dict[KernelSpec, tuple[str, str, KernelPlan, Launch]] = {}
+    for mode in MODES:
+        plan = make_plan(known, ops, shape, arch, mode)
+        launches = dict(lower(plan, known.subgraph(ops), shape, device, launches=True).launches)
+        for name in plan.order:
+            found.setdefault(launches[name].kernel, (mode, name, plan.kernel[name], launches[name]))
+    _in_parallel(list(found), arch)
+    code = {kernel.spec: kernel for kernel in build(list(found), arch)}
+    order = {name: place for place, name in enumerate(plan.order)}
+    built = [Built(*found[spec], code[spec]) for spec in found]
+    return sorted(built, key=lambda kernel: (order.get(kernel.name, 0), MODES.index(kernel.plan)))
+
+
+def _in_parallel(specs: Sequence[KernelSpec], arch: str) -> None:
+    """Fill the cache, a process for each source file."""
+    from mktune.measure.compile_ahead import CompileAhead
+
+    ahead = CompileAhead(arch, processes=os.cpu_count() or 1)
+    try:
+        for source in dict.fromkeys(spec.source for spec in specs):
+            ahead.submit([spec for spec in specs if spec.source == source])
+        ahead.wait(specs)
+    finally:
+        ahead.close()
+
+
+def _with_kernels(known: KnownWorkload, ops: tuple[str, ...]) -> tuple[str, ...]:
+    """The ops to compile. Raises InputError for one that is unknown or has no kernel."""
+    calls = known.subgraph(ops or None).calls
+    have = tuple(name for name in calls if importlib.util.find_spec(f"mktune.ops.launch.{calls[name].op.title}"))
+    if ops and len(have) < len(calls):
+        raise InputError(f"no kernels yet for {', '.join(name for name in calls if name not in have)}")
+    return have
+
+
+def _device(arch: str) -> Device:
+    from mktune.backends.models import KNOWN
+
+    same = [device for device in KNOWN.values() if device.arch == arch]
+    return same[0] if same else replace(KNOWN["b300"], name=arch, arch=arch)
+
+
+def _document(kernel: Built) -> dict[str, Any]:
+    code = kernel.code
+    return {
+        "kernel": kernel.name,
+        "plan": kernel.plan,
+        "gdc": kernel.placed.gdc,
+        "trigger": kernel.placed.trigger,
+        "name_expression": code.spec.name_expression,
+        "symbol": code.symbol,
+        "source": code.spec.source,
+        "grid": list(kernel.launch.grid),
+        "block": kernel.launch.block,
+        "registers": code.registers,
+        "static_smem_bytes": code.static_smem,
+        "dynamic_smem_bytes": kernel.launch.smem,
+        "stack_bytes": code.stack_bytes,
+        "spill_bytes": code.spill_bytes,
+        "sass": asdict(code.facts) if code.facts is not None else None,
+    }
+
+
+NUMBERS = ("registers", "smem B", "spill B", "early loads")
+COLUMNS = ("kernel", "gdc", "trigger", *NUMBERS[:3], "MMA", "TMA", "SASS waits", "SASS triggers", NUMBERS[3])
+
+
+def _print(built: Sequence[Built]) -> None:
+    columns = [render.Column(name, right=name in NUMBERS, whole=True) for name in COLUMNS]
+    render.table(columns, [_cells(kernel) for kernel in built])
+    render.line("early loads: global loads that the machine code can reach before its wait")
+
+
+def _cells(kernel: Built) -> list[object]:
+    code, facts = kernel.code, kernel.code.facts
+    shown: list[object] = [
+        kernel.name,
+        kernel.placed.gdc,
+        kernel.placed.trigger,
+        code.registers,
+        code.static_smem + kernel.launch.smem,
+        code.spill_bytes,
+    ]
+    if facts is None:
+        return [*shown, *["?"] * 5]
+    mma = " ".join(facts.mma) or "–"
+    return [*shown, mma, "yes" if facts.tma else "–", facts.waits, facts.trigger, facts.loads_before_wait]

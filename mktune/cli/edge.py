@@ -1,0 +1,74 @@
+"""`mktune edge`: what programmatic launch is worth between two ops, by where the consumer waits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.options import DEFAULT_WORKLOAD, Json, OneKv, WorkloadOption, example, numbers
+from mktune.errors import InputError
+from mktune.graph.workload import workload as known_workload
+from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    from mktune.measure.edge import EdgeRow
+
+HEADINGS = {
+    "off_us": "off µs",
+    "on_us": "on µs",
+    "saved_us": "saved",
+    "step_us": "step",
+    "producer_off_us": "producer off",
+    "producer_on_us": "producer on",
+    "slowdown_us": "slow-down",
+    "stamp_cost_us": "stamps cost",
+}
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command(**example("mktune edge A0 B0 --m 16,32,64,128,256"))(edge)
+
+
+def edge(
+    producer: Annotated[str, typer.Argument(metavar="PRODUCER", help="The op that the edge leaves.")],
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The op that the edge enters.")],
+    m: Annotated[
+        str, typer.Option("--m", metavar="16,32", help="Rows (tokens) of the step, a list.")
+    ] = "16,32,64,128,256",
+    kv: OneKv = 8192,
+    workload: WorkloadOption = DEFAULT_WORKLOAD,
+    as_json: Json = False,
+) -> None:
+    """Measure one edge on the GPU: wait at entry, after the prologue, with prefetch; PDL off and on.
+
+    saved: off − on. step: the wait above − this one, PDL on. slow-down: the producer's own time, on − off.
+    """
+    from mktune.backends.cuda import CudaBackend
+    from mktune.measure.edge import edge_plans, edge_table
+
+    known = known_workload(workload)
+    for op in (producer, consumer):
+        if op not in known.ops:
+            raise InputError(f"unknown op {op!r}; ops of {workload}: {', '.join(known.ops)}")
+    ms = numbers("--m", m)
+    for rows in ms:
+        edge_plans(known, producer, consumer, Shape.from_m(rows, kv), "sm_90a")
+    backend = CudaBackend()
+    table = edge_table(backend, producer, consumer, ms, kv, workload)
+    if as_json:
+        gpu = {"gpu": backend.device.name, "driver": backend.device.driver, "cuda": backend.device.cuda}
+        render.document({"producer": producer, "consumer": consumer, **gpu, "rows": [asdict(row) for row in table]})
+    else:
+        render.line(f"{workload} {producer} → {consumer}, KV {kv}, {backend.device.name}, times in µs", "bold")
+        print_rows(table)
+
+
+def print_rows(table: list[EdgeRow]) -> None:
+    """The table, one line for each M and wait."""
+    columns = [render.Column("M", right=True, whole=True), render.Column("wait", whole=True)]
+    columns += [render.Column(name, right=True, whole=True) for name in HEADINGS.values()]
+    render.table(columns, [(row.m, row.wait, *(f"{getattr(row, name):.2f}" for name in HEADINGS)) for row in table])

@@ -1,0 +1,110 @@
+"""`mktune lookup`: what `mktune.runtime` would serve for a shape on a GPU, or why it has nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.options import Gpu, Json, OneKv, OneM, Ops, StoreUrl, Tokens, Workload, example, names
+from mktune.cli.summary import does, shape_words
+from mktune.errors import InputError, SetupError
+from mktune.graph.workload import workload as known_workload
+
+if TYPE_CHECKING:
+    from mktune.device import Device
+    from mktune.runtime import Hit
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    shown = "mktune lookup glm52_attention_prefix --m 16 --kv 8192 --gpu 'NVIDIA H200'"
+    app.command(**example(shown))(lookup)
+
+
+def lookup(
+    workload: Workload,
+    m: OneM,
+    kv: OneKv,
+    tokens_per_request: Tokens = None,
+    gpu: Gpu = None,
+    ops: Ops = None,
+    allow_simulated: Annotated[
+        bool, typer.Option("--allow-simulated", help="Also answer with plans that only a model has timed.")
+    ] = False,
+    any_build: Annotated[
+        bool, typer.Option("--any-build", help="Also answer with plans measured with other kernel sources.")
+    ] = False,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option("--alias", metavar="NAME=GPU", help="Let the GPU NAME use the plans of GPU. May be repeated."),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Look up the plan for a shape on a GPU; a miss says why and exits with 5."""
+    from mktune.runtime import PlanBook
+
+    known_workload(workload)
+    book = PlanBook.open(store, any_build=any_build, aliases=dict(map(_pair, alias or ())))
+    hit = book.get(
+        workload,
+        gpu=gpu if gpu is not None else _this_gpu(),
+        m=m,
+        kv=kv,
+        tokens_per_request=tokens_per_request,
+        ops=names("--ops", ops) or None,
+        allow_simulated=allow_simulated,
+    )
+    if as_json:
+        render.document(_document(hit))
+    else:
+        _print(hit)
+
+
+def _this_gpu() -> Device:
+    from mktune.executors.discovery import find_device
+
+    try:
+        return find_device()
+    except SetupError:
+        raise InputError("this machine has no GPU: name one, such as --gpu 'NVIDIA H200'") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, gpu = text.partition("=")
+    if not (equals and name.strip() and gpu.strip()):
+        raise InputError(f"--alias {text!r} must be NAME=GPU")
+    return name, gpu
+
+
+def _document(hit: Hit) -> dict[str, Any]:
+    from mktune.records import winner_to_dict
+
+    found = {"source": hit.source, "simulated": hit.simulated, "differs": list(hit.differs), "alias": hit.alias or None}
+    return found | winner_to_dict(hit.winner)
+
+
+def _print(hit: Hit) -> None:
+    winner, measured = hit.winner, hit.winner.measurement
+    mark = " simulated" if hit.simulated else ""
+    plan = hit.plan
+    rows = [
+        ("plan", f"{plan.plan_id}{mark}"),
+        ("from", "the plans that ship with mktune" if hit.source == "bundle" else "the store"),
+        ("tuned for", f"{shape_words(plan.shape)}, {winner.fingerprint.gpu}"),
+        ("holds for", f"M {_range(plan.m_range)}, KV {_range(plan.kv_range)}"),
+        ("span", f"{measured.span_us:.2f} µs ({measured.low_us:.2f}–{measured.high_us:.2f}){mark}"),
+        ("speed-up", f"×{1 / winner.ratio:.2f} over the built-in serial plan"),
+        ("does", does(plan)),
+    ]
+    if hit.alias:
+        rows.append(("alias", f"{hit.alias} uses the plans of {winner.fingerprint.gpu}"))
+    if hit.differs:
+        rows.append(("differs", "; ".join(hit.differs)))
+    render.pairs(rows)
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"

@@ -1,0 +1,105 @@
+"""`mktune run`: build one plan, verify it, time it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mktune.cli import render
+from mktune.cli.backend import choose
+from mktune.cli.options import (
+    DEFAULT_WORKLOAD,
+    BackendName,
+    Json,
+    OneKv,
+    OneM,
+    Ops,
+    PlanName,
+    SimGpu,
+    StoreUrl,
+    Tokens,
+    WorkloadOption,
+    example,
+    names,
+)
+from mktune.cli.plans import BuiltinAt, find
+from mktune.cli.summary import does, shape_words
+from mktune.errors import CandidateError, PlanError
+from mktune.shape import Shape
+from mktune.trial import Status
+
+if TYPE_CHECKING:
+    from mktune.backends.base import Backend
+    from mktune.plan import Plan
+    from mktune.trial import Outcome
+
+
+def add(app: typer.Typer) -> None:
+    """Register this group's commands."""
+    app.command(**example("mktune run branches+pdl --ops A0,B0 --m 16 --kv 8192", "mktune run 3f9a1c2b7d10"))(run)
+
+
+def run(
+    plan: PlanName,
+    workload: WorkloadOption = DEFAULT_WORKLOAD,
+    ops: Ops = None,
+    m: OneM = 16,
+    kv: OneKv = 8192,
+    tokens_per_request: Tokens = None,
+    backend: BackendName = "auto",
+    sim_gpu: SimGpu = "h200",
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs.")] = 0,
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Build a plan, verify it against the reference, and time it; nothing is stored."""
+    chosen = choose(backend, sim_gpu)
+    at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), chosen.device.arch)
+    found = find(plan, at, store)
+    outcome = measure(found.plan, chosen, seed)
+    if outcome.status not in (Status.OK, Status.NOISY):
+        raise CandidateError(outcome.status, f"{outcome.status}: {outcome.reason}")
+    if as_json:
+        render.document(
+            {
+                "plan_id": found.plan.plan_id,
+                "simulated": chosen.simulated,
+                "gpu": chosen.device.name,
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "measurement": outcome.measurement.to_dict() if outcome.measurement else None,
+                "seconds": dict(outcome.seconds),
+            }
+        )
+    else:
+        _print(found.plan, chosen, outcome)
+
+
+def measure(plan: Plan, backend: Backend, seed: int) -> Outcome:
+    """How the plan ends on this back end. Raises PlanError where a check refuses it before anything is built."""
+    from mktune.backends.base import Problem
+    from mktune.validity import check
+
+    for violation in check(plan, backend.device):
+        raise PlanError(f"the plan must not run: {violation}")
+    with backend.open(Problem(plan.workload, plan.op_names, plan.shape, seed)) as bench:
+        bench.prepare([plan])
+        return bench.measure(plan, None)
+
+
+def _print(plan: Plan, backend: Backend, outcome: Outcome) -> None:
+    mark = " simulated" if backend.simulated else ""
+    measured = outcome.measurement
+    rows = [("plan", f"{plan.plan_id}"), ("on", f"{backend.device.name}{mark}"), ("shape", shape_words(plan.shape))]
+    if measured is not None:
+        policy = measured.policy
+        interval = f"{measured.low_us:.2f}–{measured.high_us:.2f}"
+        rows.append(
+            ("span", f"{measured.span_us:.2f} µs per layer ({interval}, {len(measured.samples_us)} samples){mark}")
+        )
+        cold = "weights cold" if policy.cold else "weights warm"
+        rows.append(("policy", f"{policy.layers} layers in one graph, {cold}, {policy.inputs} inputs"))
+    rows.append(("status", f"{outcome.status} {outcome.reason}".strip()))
+    rows.append(("does", does(plan)))
+    render.pairs(rows)
