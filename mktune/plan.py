@@ -165,7 +165,7 @@ class Plan:
         """The plan that `json` wrote. Raises PlanError with the place that is wrong."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(f"a plan is not JSON: {error}") from None
         return cls.from_dict(data)
 
@@ -174,7 +174,7 @@ class Plan:
         """The plan in `data`. Raises PlanError with the field that is wrong or missing."""
         _expect(isinstance(data, dict), "a plan must be an object")
         schema = data.get("schema")
-        if schema != SCHEMA_VERSION:
+        if type(schema) is not int or schema != SCHEMA_VERSION:
             newer = isinstance(schema, int) and schema > SCHEMA_VERSION
             hint = "made by a newer mktune; upgrade to read it" if newer else "not a plan that this mktune reads"
             raise PlanError(f"plan schema {schema!r} (this mktune reads {SCHEMA_VERSION}): {hint}")
