@@ -1,0 +1,106 @@
+"""Answers without a GPU: spans from a plain model, stored and shown as simulated, never served as measured.
+
+The model (`sim_model`) knows bytes, slots and boundaries. It does not know registers, bank conflicts, clocks or code
+quality, so it ranks structures (streams, edges, split-K, stages) rather than kernels. It has no noise, and none is
+made up: one sample, whose interval is a point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from mktune import __version__
+from mktune.backends.base import Backend, Bench, Problem
+from mktune.backends.models import known_gpu
+from mktune.backends.sim_constants import CONSTANTS, VERSION, Constants
+from mktune.backends.sim_kernels import sim_kernels
+from mktune.backends.sim_model import span_us
+from mktune.device import Device
+from mktune.errors import MktuneError
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import workload
+from mktune.lowering.graph import lower
+from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, winner
+from mktune.plan import Plan
+from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
+
+POLICY = Policy(backend="sim")
+
+
+def model(plan: Plan, device: Device, constants: Constants) -> tuple[float, dict[str, tuple[float, float]]]:
+    """Span of `plan` in µs, and start and end of each kernel. The plan must be one that `validity.check` passes."""
+    graph = workload(plan.workload).subgraph(plan.op_names)
+    lowered = lower(plan, graph, plan.shape)
+    return span_us(sim_kernels(plan, graph, lowered, constants), lowered.edges, device.sms, constants)
+
+
+class SimBench(Bench):
+    """One problem on a modelled GPU."""
+
+    policy = POLICY
+
+    def __init__(self, problem: Problem, device: Device, constants: Constants) -> None:
+        self.problem = problem
+        self.device = device
+        self.fingerprint = Fingerprint(
+            gpu=device.name,
+            sms=device.sms,
+            compute_capability=device.compute_capability,
+            driver="",
+            cuda="",
+            compiler="",
+            kernels=f"model {VERSION}",
+            mktune=__version__,
+        )
+        self._constants = constants
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Nothing to compile."""
+
+    def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
+        """The modelled span. A plan that cannot be lowered is a build error."""
+        began = time.perf_counter()
+        try:
+            span, _ = model(plan, self.device, self._constants)
+        except MktuneError as error:
+            return Outcome(Status.BUILD_ERROR, str(error))
+        measurement = Measurement(span, span, span, (span,), POLICY)
+        return Outcome(Status.OK, measurement=measurement, seconds=(("model", time.perf_counter() - began),))
+
+    def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
+        """The same decision as on a GPU; a modelled span stands in every round, so that there is no noise."""
+        compared = arms(finalists, builtins, self._attribution(finalists[0]) if finalists else {})
+        outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
+        guards = [arm for arm in compared if arm.role == "builtin"]
+        check_builtins({name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()}, guards)
+        samples = {
+            name: [outcome.measurement.span_us] * MIN_PAIRS
+            for name, outcome in outcomes.items()
+            if outcome.measurement is not None
+        }
+        decision = decide(compared, samples)
+        return winner(decision, decision.ranked[0], samples, policy=POLICY, fingerprint=self.fingerprint)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _attribution(self, best: Plan) -> dict[str, Plan]:
+        """The built-in structures with the best finalist's configs."""
+        found = builtin_plans(workload(best.workload), best.op_names, best.shape, self.device.arch, best.op)
+        return {f"{mode}, configs of {best.plan_id[:12]}": plan for mode, plan in found.items()}
+
+
+class SimBackend(Backend):
+    """Spans of a modelled GPU."""
+
+    name = "sim"
+    simulated = True
+
+    def __init__(self, gpu: str = "h200") -> None:
+        """Raises InputError for a GPU that is not modelled."""
+        self.device = known_gpu(gpu)
+        self._constants = CONSTANTS[gpu.lower()]
+
+    def open(self, problem: Problem) -> SimBench:
+        return SimBench(problem, self.device, self._constants)
