@@ -80,7 +80,7 @@ class TrialRow(Base):
     ended: Mapped[str | None] = mapped_column(Text)
     status: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str] = mapped_column(Text, server_default="")
-    seconds: Mapped[str] = mapped_column(Text, server_default="{}")
+    seconds: Mapped[str] = mapped_column(Text, server_default="[{},{}]")
 
 
 class MeasurementRow(Base):

@@ -104,7 +104,7 @@ def upgrade() -> None:
         sa.Column("ended", sa.Text(), nullable=True),
         sa.Column("status", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), server_default="", nullable=False),
-        sa.Column("seconds", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("seconds", sa.Text(), server_default="[{},{}]", nullable=False),
         sa.ForeignKeyConstraint(["study_id"], ["mktune_studies.id"], name=op.f("fk_mktune_trials_study_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_mktune_trials")),
         sa.UniqueConstraint("study_id", "number", name=op.f("uq_mktune_trials_study_id_number")),
