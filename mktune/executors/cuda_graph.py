@@ -12,7 +12,7 @@ priorities become node priorities; the graph is instantiated so that they count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -193,12 +193,12 @@ def all_full(graph: KernelGraph) -> KernelGraph:
     return replace(graph, edges=tuple(replace(edge, kind="full") for edge in graph.edges))
 
 
-def compiled_for(graph: KernelGraph, compiled: list[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:
-    """Compiled kernels by spec. Raises CandidateError where one of the graph's launches is missing."""
+def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:
+    """Compiled kernels by spec. Raises CandidateError where one of `specs` is missing."""
     found = {kernel.spec: kernel for kernel in compiled}
-    for name, launch in graph.launches:
-        if launch.kernel not in found:
-            raise CandidateError(Status.BUILD_ERROR, f"{name}: {launch.kernel.name_expression} was not compiled")
+    for spec in specs:
+        if spec not in found:
+            raise CandidateError(Status.BUILD_ERROR, f"{spec.name_expression} was not compiled")
     return found
 
 

@@ -118,7 +118,7 @@ class GraphTimer:
         import torch
 
         self._torch = torch
-        self._layers = layers
+        self.layers = layers
         self._cycles = block_cycles
         self.stream = torch.cuda.Stream()
         self._events: list[tuple[Any, Any]] = []
@@ -129,7 +129,7 @@ class GraphTimer:
             if self._cycles > 1 << 30:
                 raise CandidateError(Status.NOISY, "the host cannot enqueue faster than the GPU runs")
             self._cycles *= 2
-        return [begin.elapsed_time(end) * 1e3 / self._layers for begin, end in self._events[: len(graphs)]]
+        return [begin.elapsed_time(end) * 1e3 / self.layers for begin, end in self._events[: len(graphs)]]
 
     def _launch(self, graphs: Sequence[Replayable]) -> bool:
         """Enqueue behind a blocking kernel and wait. False where the GPU did not stay blocked until all was there."""

@@ -6,7 +6,7 @@ asked. A kernel's fault leaves the process's context dead, so the worker reports
 
 A host is a class that lives in the process. It is named as "module:class", is made from a JSON object, and answers
 `handle(request) -> reply`. Candidate failures leave it as `CandidateError`; every other exception is a crash of the
-candidate, except `SetupError` and `InputError`, which are raised again in the parent.
+candidate, except what else mktune raises on purpose, which is raised again in the parent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mktune.trial import Status
 START_SECONDS = 180.0
 _JOIN_SECONDS = 30.0
 _MAX_REASON = 2000
-_RAISED = {"InputError": InputError, "SetupError": SetupError}
+_RAISED = {"InputError": InputError, "SetupError": SetupError, "MktuneError": MktuneError}  # in this order
 _FATAL = {Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.HANG}
 _FAULTS = ("illegal memory access", "misaligned address", "unspecified launch failure", "illegal instruction")
 
@@ -122,8 +122,9 @@ def _kill(process: BaseProcess) -> None:
 
 
 def _failure(failure: Reply) -> MktuneError:
-    raised = _RAISED.get(failure["kind"])
-    return raised(failure["reason"]) if raised else CandidateError(failure["status"], failure["reason"])
+    if raised := _RAISED.get(failure["kind"]):
+        return raised(failure["reason"])
+    return CandidateError(failure["status"], failure["reason"])
 
 
 def _serve(pipe: Connection, host: str, options: str) -> None:
@@ -163,7 +164,9 @@ def _answer(work: Callable[[], Reply]) -> Reply:
         return work()
     except BaseException as error:
         status, reason = status_of(error)
-        kind = next((name for name, raised in _RAISED.items() if isinstance(error, raised)), "CandidateError")
+        kind = "CandidateError"
+        if not isinstance(error, CandidateError):
+            kind = next((name for name, raised in _RAISED.items() if isinstance(error, raised)), kind)
         return {"failure": {"kind": kind, "status": status, "reason": reason}, "ends": status in _FATAL}
 
 
@@ -172,6 +175,8 @@ def status_of(error: BaseException) -> tuple[Status, str]:
     reason = " ".join(str(error).split())[:_MAX_REASON]
     if isinstance(error, CandidateError):
         return Status(error.status), reason
+    if isinstance(error, MktuneError):
+        return Status.CRASH, reason
     name = type(error).__name__
     if isinstance(error, MemoryError) or name == "OutOfMemoryError":
         return Status.OUT_OF_MEMORY, reason or name

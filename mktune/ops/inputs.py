@@ -7,7 +7,7 @@ and its own name alone, so a graph and its parts get the same ones.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,9 +30,14 @@ UNIT_SCALE = 4 / E4M3_MAX
 
 
 def make_inputs(
-    graph: OpGraph, shape: Shape, seed: int = 0, device: str = "cpu", ragged: bool = False
+    graph: OpGraph,
+    shape: Shape,
+    seed: int = 0,
+    device: str = "cpu",
+    ragged: bool = False,
+    only: Collection[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Tensor name → values, for everything in `graph` that no op makes, caches included.
+    """Tensor name → values, for everything in `graph` that no op makes (of it: what `only` names), caches included.
 
     Token j of a request has the context of a full cache, kv − tokens_per_request + 1 + j; pages are shuffled. With
     `ragged` each request has its own shorter context and every fifth row is padding (slot −1).
@@ -41,7 +46,8 @@ def make_inputs(
     made = {}
     for call in graph.calls.values():
         for port, tensor in call.inputs:
-            if tensor not in made and tensor not in dict(call.sources):
+            wanted = only is None or tensor in only
+            if wanted and tensor not in made and tensor not in dict(call.sources):
                 made[tensor] = draw.values(tensor, call.op.ports[port])
     return made
 

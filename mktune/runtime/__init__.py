@@ -17,7 +17,7 @@ from mktune.runtime.request import RequestError
 from mktune.runtime.result import Hit, Miss
 
 if TYPE_CHECKING:
-    from mktune.runtime.load import LoadedPlan, load
+    from mktune.runtime.replay import LoadedPlan, load
 
 __all__ = ["Hit", "LoadedPlan", "Miss", "PlanBook", "RequestError", "load"]
 
@@ -25,7 +25,7 @@ __all__ = ["Hit", "LoadedPlan", "Miss", "PlanBook", "RequestError", "load"]
 def __getattr__(name: str) -> Any:
     """Loading needs the kernels' half of the package; a look-up should not pay for importing it."""
     if name in ("LoadedPlan", "load"):
-        from mktune.runtime import load as module
+        from mktune.runtime import replay
 
-        return getattr(module, name)
+        return getattr(replay, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

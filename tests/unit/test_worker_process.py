@@ -42,7 +42,12 @@ class FakeHost:
             raise InputError("bad number")
         if do == "broken":
             raise MktuneError("the reference holds a NaN")
-        return {"greeting": self._greeting, "handled": self._handled, "pid": os.getpid(), "nested": {"spans": [1.5, 2.5]}}
+        return {
+            "greeting": self._greeting,
+            "handled": self._handled,
+            "pid": os.getpid(),
+            "nested": {"spans": [1.5, 2.5]},
+        }
 
 
 HOST = f"{__name__}:FakeHost"

@@ -1,0 +1,211 @@
+"""A bench on the GPU of this machine. All that touches it runs in a worker process; this one never imports torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from mktune import __version__
+from mktune.backends.base import Bench, Problem
+from mktune.backends.cuda import TRIAL_SECONDS
+from mktune.device import Device
+from mktune.errors import CandidateError, MktuneError, PlanError
+from mktune.executors.cuda_graph import specs_of
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import workload
+from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.jit.nvrtc import compiler
+from mktune.launch import KernelSpec
+from mktune.lowering.graph import lower
+from mktune.measure import promotion
+from mktune.measure.compile_ahead import CompileAhead
+from mktune.measure.gpu_lock import gpu_lock
+from mktune.measure.memory import layers_for, shares_kv
+from mktune.measure.promotion import Arm
+from mktune.measure.span import Budget
+from mktune.measure.worker import Reply, Worker
+from mktune.plan import Plan
+from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
+
+ROUNDS_SECONDS = 120.0
+VALIDATE_SECONDS = 300.0
+PROCESSES = 2
+ROUNDS = 16  # two pairs of every two arms each
+
+
+class CudaBench(Bench):
+    """See `Bench`. `budget` is what one screening may cost; `trial_seconds` after which a trial hangs."""
+
+    def __init__(self, device: Device, index: int, problem: Problem, trial_seconds: float = TRIAL_SECONDS) -> None:
+        self.problem = problem
+        self.budget = Budget()
+        self._device, self._trial_seconds = device, trial_seconds
+        self._workload = workload(problem.workload)
+        self._graph = self._workload.subgraph(problem.ops)
+        layers = layers_for(self._graph, problem.shape, device)
+        self.policy = Policy("cuda", layers=layers, shared_kv=shares_kv(self._graph, problem.shape, layers))
+        self.fingerprint = fingerprint_of(device, problem)
+        shape = problem.shape
+        self._compiler = CompileAhead(device.arch)
+        self._worker = Worker(
+            "mktune.measure.host:CudaHost",
+            {
+                "workload_name": problem.workload,
+                "ops": list(problem.ops),
+                "shape": [shape.requests, shape.tokens_per_request, shape.kv],
+                "seed": problem.seed,
+                "device": asdict(device),
+                "index": index,
+            },
+        )
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        for plan in plans:
+            try:
+                self._compiler.submit(self._specs(plan))
+            except MktuneError:
+                continue  # `measure` says what is wrong with it
+
+    def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
+        begin = time.perf_counter()
+        try:
+            self._compiler.wait(self._specs(plan))
+            waited = time.perf_counter() - begin
+            request = {"do": "trial", "plan": plan.json, "incumbent_us": incumbent_us, "budget": asdict(self.budget)}
+            reply = self._ask(request, self._trial_seconds)
+        except CandidateError as error:
+            return Outcome(Status(error.status), str(error), seconds=(("total", time.perf_counter() - begin),))
+        except PlanError as error:
+            return Outcome(Status.BUILD_ERROR, str(error))
+        seconds = {"compile": waited, **reply["seconds"], "total": time.perf_counter() - begin}
+        return Outcome(
+            Status(reply["status"]), reply["reason"], self._measurement(reply), tuple(sorted(seconds.items()))
+        )
+
+    def calibrate(self) -> dict[str, float]:
+        """Timer step (ns), event quantum and empty-graph time (µs) of this GPU."""
+        reply = self._ask({"do": "calibrate"}, self._trial_seconds)
+        return {name: float(value) for name, value in reply.items() if isinstance(value, int | float)}
+
+    def verify(self, plan: Plan) -> str:
+        """What is wrong with the results of `plan`, in one line; empty where nothing is."""
+        status, reason = self._checked(plan)
+        return "" if status == Status.OK else f"{status}: {reason}"
+
+    def rounds(self, plans: Mapping[str, Plan], rounds: int = ROUNDS) -> tuple[promotion.Samples, dict[str, float]]:
+        """Paired spans of plans that were verified, two a round, and the device's state. Raises CandidateError."""
+        for plan in plans.values():
+            self._compiler.wait(self._specs(plan))
+        request = {"do": "rounds", "plans": {name: plan.json for name, plan in plans.items()}, "rounds": rounds}
+        reply = self._ask(request, ROUNDS_SECONDS)
+        return reply["samples"], reply["device_state"]
+
+    def validate(self, plan: Plan, effort: Mapping[str, int] | None = None) -> str:
+        """How `plan` was validated. Raises CandidateError with what failed."""
+        request = {"do": "validate", "plan": plan.json, "effort": dict(effort or {})}
+        return str(self._ask(request, VALIDATE_SECONDS)["validated"])
+
+    def kernel_time(self, plan: Plan, kernel: str, replays: int = 30) -> dict[str, float]:
+        """kernel_us, low_us, high_us, stamped_span_us of the root kernel of `plan`; see `measure.stamps`."""
+        request = {"do": "stamps", "plan": plan.json, "kernel": kernel, "replays": replays}
+        return self._ask(request, ROUNDS_SECONDS)
+
+    def restart(self) -> None:
+        """Go on in a fresh process."""
+        self._worker.close()
+
+    def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
+        arms = promotion.arms(finalists, builtins, self._attribution(finalists))
+        self.prepare([arm.plan for arm in arms])
+        self.restart()
+        outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
+        promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
+        right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]
+        samples, state = self._paired(right)
+        decision = promotion.decide(right, samples)
+        chosen, validated = self._validated(decision.ranked)
+        return promotion.winner(
+            decision,
+            chosen,
+            samples,
+            policy=self.policy,
+            fingerprint=self.fingerprint,
+            validated=validated,
+            device_state=tuple(sorted(state.items())),
+        )
+
+    def close(self) -> None:
+        self._worker.close()
+        self._compiler.close()
+
+    def _attribution(self, finalists: Sequence[Plan]) -> dict[str, Plan]:
+        """The built-in structures with the finalists' own configs: what do its streams and edges add?"""
+        found: dict[str, Plan] = {}
+        for plan in finalists:
+            problem = self.problem
+            made = builtin_plans(self._workload, problem.ops, problem.shape, self._device.arch, plan.op)
+            found.update((f"{mode}, configs of {plan.plan_id[:12]}", built) for mode, built in made.items())
+        return found
+
+    def _checked(self, plan: Plan) -> tuple[Status, str]:
+        try:
+            self._compiler.wait(self._specs(plan))
+            self._ask({"do": "verify", "plan": plan.json}, self._trial_seconds)
+        except CandidateError as error:
+            return Status(error.status), str(error)
+        except PlanError as error:
+            return Status.BUILD_ERROR, str(error)
+        return Status.OK, ""
+
+    def _paired(self, arms: Sequence[Arm]) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Samples of every arm from `PROCESSES` fresh processes. Arms with equal plans share theirs, but for noise."""
+        once = {_key(arm): arm.plan for arm in arms}
+        merged: dict[str, list[float]] = {arm.name: [] for arm in arms}
+        state: dict[str, float] = {}
+        for _ in range(PROCESSES):
+            self.restart()
+            samples, state = self.rounds(once)
+            for arm in arms:
+                merged[arm.name] += samples[_key(arm)]
+        return merged, state
+
+    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str]:
+        """The first arm that validation does not refute. Raises MktuneError where every one is refuted."""
+        refuted = []
+        for arm in ranked:
+            try:
+                return arm, self.validate(arm.plan)
+            except CandidateError as error:
+                refuted.append(f"{arm.name}: {error}")
+        raise MktuneError(f"no plan survived validation: {'; '.join(refuted)}")
+
+    def _measurement(self, reply: Reply) -> Measurement:
+        state = tuple(sorted(reply["device_state"].items()))
+        span, low, high = reply["span"]
+        return Measurement(span, low, high, tuple(reply["samples"]), self.policy, state)
+
+    def _ask(self, request: Reply, seconds: float) -> Reply:
+        with gpu_lock(self._device.uuid):
+            return self._worker.ask(request, seconds)
+
+    def _specs(self, plan: Plan) -> list[KernelSpec]:
+        return specs_of(lower(plan, self._graph, plan.shape, self._device, launches=True))
+
+
+def _key(arm: Arm) -> str:
+    return promotion.AGAIN if arm.role == "noise" else arm.plan.plan_id
+
+
+def fingerprint_of(device: Device, problem: Problem) -> Fingerprint:
+    """What plans of `problem` are measured with on `device` by this build of mktune."""
+    return Fingerprint(
+        gpu=device.name,
+        sms=device.sms,
+        compute_capability=device.compute_capability,
+        driver=device.driver,
+        cuda=device.cuda,
+        compiler=compiler(),
+        kernels=kernels_fingerprint(problem.workload, problem.ops),
+        mktune=__version__,
+    )

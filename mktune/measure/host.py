@@ -1,0 +1,182 @@
+"""What the worker process does for one problem on one GPU: build, verify, time, validate. See `worker`.
+
+Requests are JSON objects with a `do` and its arguments; plans travel as their JSON. After each candidate the device is
+synchronised, so that a fault is charged to the plan that caused it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mktune.device import Device
+from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for, specs_of
+from mktune.executors.driver_calls import synchronize, use_device
+from mktune.graph.workload import workload
+from mktune.jit.build import build
+from mktune.launch import KernelSpec
+from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import KernelGraph
+from mktune.measure.calibration import calibrate
+from mktune.measure.correctness import verify
+from mktune.measure.gate import check_facts
+from mktune.measure.memory import layers_for, make_memory
+from mktune.measure.session import Gauges, steady
+from mktune.measure.span import Budget, GraphTimer, check_finite, check_span, screen
+from mktune.measure.stamps import stamp_times
+from mktune.measure.validation import Effort, validate
+from mktune.plan import Plan
+from mktune.shape import Shape
+
+Reply = dict[str, Any]
+
+
+class CudaHost:
+    """One problem in memory, and the clock. Made in the worker process; see `handle`."""
+
+    def __init__(
+        self,
+        workload_name: str,
+        ops: Sequence[str],
+        shape: Sequence[int],
+        seed: int,
+        device: dict[str, Any],
+        index: int,
+    ) -> None:
+        import torch
+
+        torch.cuda.set_device(index)
+        use_device(index)
+        self._device = Device(**device)
+        self._graph = workload(workload_name).subgraph(ops)
+        self._shape = Shape(*shape)
+        self._layers = layers_for(self._graph, self._shape, self._device)
+        self._memory = make_memory(self._graph, self._shape, self._layers, seed, f"cuda:{index}")
+        self._copies = self._memory.verification()
+        self._cold_bytes = sum(call.op.bytes_read(self._shape) for call in self._graph.calls.values())
+        self._timer = GraphTimer(self._layers)
+        self._gauges = Gauges(self._device.uuid)
+        synchronize()
+
+    def handle(self, request: Reply) -> Reply:
+        """Answer one request: about, calibrate, verify, trial, rounds, validate or stamps."""
+        do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
+        try:
+            return do(**{name: value for name, value in request.items() if name != "do"})
+        finally:
+            synchronize()
+
+    def _do_about(self) -> Reply:
+        return {"layers": self._layers, "shared_kv": self._memory.shared_kv}
+
+    def _do_calibrate(self) -> Reply:
+        return calibrate(self._timer, self._device.arch).to_dict()
+
+    def _do_verify(self, plan: str) -> Reply:
+        """Raises what is wrong with the plan."""
+        parsed, lowered, kernels = self._built(plan)
+        verify(parsed, lowered, kernels, self._copies)
+        return {}
+
+    def _do_trial(self, plan: str, incumbent_us: float | None, budget: dict[str, Any]) -> Reply:
+        """Build, verify and screen one plan."""
+        phases = Phases()
+        with phases("build"):
+            parsed, lowered, kernels = self._built(plan)
+        with phases("verify"):
+            verify(parsed, lowered, kernels, self._copies)
+        with phases("build"):
+            graph, spaces = self._timed(parsed, lowered, kernels)
+        try:
+            with phases("measure"):
+                found, state = steady(
+                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, Budget(**budget)),
+                    self._gauges.read,
+                )
+        finally:
+            with phases("build"):
+                graph.close()
+        del spaces
+        check_span(found.interval.median, self._cold_bytes, self._device.bandwidth)
+        return {
+            "status": found.status,
+            "reason": found.reason,
+            "samples": found.samples,
+            "span": [found.interval.median, found.interval.low, found.interval.high],
+            "device_state": state,
+            "seconds": phases.seconds,
+        }
+
+    def _do_rounds(self, plans: dict[str, str], rounds: int) -> Reply:
+        """Palindromes over several verified plans: A B C … C B A, `rounds` times; two samples of each plan a round."""
+        graphs, kept = {}, []
+        try:
+            for name, plan in plans.items():
+                parsed, lowered, kernels = self._built(plan)
+                graphs[name], spaces = self._timed(parsed, lowered, kernels)
+                kept.append(spaces)
+            order = [*graphs, *reversed(graphs)]
+            samples, state = steady(lambda: self._palindromes(graphs, order, rounds), self._gauges.read)
+        finally:
+            synchronize()
+            for graph in graphs.values():
+                graph.close()
+        return {"samples": samples, "device_state": state}
+
+    def _palindromes(self, graphs: dict[str, CudaGraph], order: list[str], rounds: int) -> dict[str, list[float]]:
+        samples: dict[str, list[float]] = {name: [] for name in graphs}
+        self._timer.sample([graphs[name] for name in order])  # warm-up
+        for _ in range(rounds):
+            spans = self._timer.sample([graphs[name] for name in order])
+            check_finite(spans)
+            for name, span in zip(order, spans, strict=True):
+                samples[name].append(span)
+        return samples
+
+    def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
+        """Provoke races. Raises what failed."""
+        parsed, lowered, _ = self._built(plan)
+        return {"validated": validate(parsed, lowered, self._copies, self._kernels, Effort(**(effort or {})))}
+
+    def _do_stamps(self, plan: str, kernel: str, replays: int) -> Reply:
+        """How long `kernel` runs in every layer, from stamps before and after it; see `stamps`."""
+        parsed, lowered, _ = self._built(plan)
+        return stamp_times(parsed, lowered, self._memory, self._kernels, self._timer, kernel, replays)
+
+    def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
+        plan = Plan.from_json(text)
+        lowered = lower(plan, self._graph, self._shape, self._device, launches=True)
+        kernels = self._kernels(specs_of(lowered))
+        check_facts(lowered, kernels)
+        return plan, lowered, kernels
+
+    def _kernels(self, specs: Sequence[KernelSpec]) -> Kernels:
+        wanted = list(dict.fromkeys(specs))
+        compiled = build(wanted, self._device.arch)
+        return compiled_for(wanted, compiled)
+
+    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Any]:
+        buffers, spaces = self._memory.timing(plan)
+        graph = CudaGraph(lowered, kernels, buffers)
+        graph.upload(self._timer.stream.cuda_stream)
+        return graph, spaces
+
+    def _sample(self, graph: CudaGraph, count: int) -> list[float]:
+        return self._timer.sample([graph] * count)
+
+
+class Phases:
+    """Wall time by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
