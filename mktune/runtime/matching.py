@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from mktune.errors import InputError
+from mktune.errors import InputError, MktuneError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
 from mktune.runtime.request import Request
@@ -52,19 +52,26 @@ class Rules:
             self.by_workload.setdefault(entry.plan.workload, []).append(entry)
             self.by_gpu.setdefault((entry.plan.workload, entry.gpu), []).append(entry)
 
-        self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._builds: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
-    def build_of(self, plan: Plan) -> str:
-        """What this package would compile the plan's kernels from, in the form of `Fingerprint.kernels`."""
-        from mktune.graph.sources import kernels_fingerprint
+    def builds_of(self, plan: Plan) -> tuple[str, ...]:
+        """What this package compiles the plan's kernels from, in the forms that `Fingerprint.kernels` may have: over
+        the sources of the plan's own ops, and over all that ship. Empty where it has no such kernels.
+        """
+        from mktune.jit.fingerprint import kernels_fingerprint
+        from mktune.jit.source import source_fingerprint
 
         key = (plan.workload, plan.op_names)
         if key not in self._builds:
             try:
-                self._builds[key] = kernels_fingerprint(*key)
-            except InputError:  # a workload or an op that this mktune does not have
-                self._builds[key] = "unknown"
+                self._builds[key] = (kernels_fingerprint(*key), source_fingerprint())
+            except MktuneError:
+                self._builds[key] = ()
         return self._builds[key]
+
+    def same_build(self, entry: Entry) -> bool:
+        """True where the plan's span is that of this package's kernels (a model's span never depends on them)."""
+        return entry.simulated or entry.winner.fingerprint.kernels in self.builds_of(entry.plan)
 
 
 def match(request: Request, rules: Rules) -> Hit | Miss:
@@ -130,8 +137,8 @@ def _differences(entry: Entry, request: Request, rules: Rules) -> tuple[str, ...
         for name, was, here in (("driver", stored.driver, device.driver), ("CUDA", stored.cuda, device.cuda)):
             if was and here and was != here:
                 found.append(f"{name} {was} (here {here})")
-    if rules.any_build and not entry.simulated and stored.kernels != rules.build_of(entry.plan):
-        found.append(f"kernels {stored.kernels[:12]} (here {rules.build_of(entry.plan)[:12]})")
+    if not rules.same_build(entry):
+        found.append(f"kernels {stored.kernels[:12]} (here {_build_text(entry.plan, rules)})")
     return tuple(found)
 
 
@@ -180,7 +187,7 @@ def _may_be_served(entry: Entry, request: Request, rules: Rules) -> bool:
 
 
 def _has_build(entry: Entry, request: Request, rules: Rules) -> bool:
-    return rules.any_build or entry.simulated or entry.winner.fingerprint.kernels == rules.build_of(entry.plan)
+    return rules.any_build or rules.same_build(entry)
 
 
 def _no_contract(entries: list[Entry], request: Request, rules: Rules) -> str:
@@ -221,8 +228,13 @@ def _only_simulated(entries: list[Entry], request: Request, rules: Rules) -> str
 
 def _no_build(entries: list[Entry], request: Request, rules: Rules) -> str:
     stored = ", ".join(sorted({entry.winner.fingerprint.kernels[:12] or "unknown" for entry in entries}))
-    here = rules.build_of(entries[0].plan)[:12]
+    here = _build_text(entries[0].plan, rules)
     return f"the plans were measured with other kernel sources ({stored}; here {here}): tune again"
+
+
+def _build_text(plan: Plan, rules: Rules) -> str:
+    builds = rules.builds_of(plan)
+    return builds[0][:12] if builds else "none"
 
 
 Check = Callable[[Entry, Request, Rules], bool]

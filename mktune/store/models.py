@@ -64,7 +64,10 @@ class StudyRow(Base):
 
 
 class TrialRow(Base):
-    """One candidate. While it runs `status` is NULL and `owner` says which process runs it."""
+    """One candidate. While it runs `status` is NULL and `owner` says which process runs it.
+
+    `seconds` is JSON: time by phase around the bench, and inside it.
+    """
 
     __tablename__ = "mktune_trials"
     __table_args__ = (UniqueConstraint("study_id", "number"),)
