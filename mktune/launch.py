@@ -15,11 +15,14 @@ class KernelSpec:
     source           path under kernels/, e.g. "standalone/qkv_a.cu"
     name_expression  C++ name of the instance, e.g. "mktune::qkv_a_producer<16, 128, 4>"
     defines          macros set for this instance, e.g. (("MKTUNE_DELAY_NS", "20000"),)
+    constants        indices of the kernel's parameters that are constant while a graph runs: scalars, and addresses and
+                     tensor maps of buffers that are never written on the GPU. Loads before the wait may use only these
     """
 
     source: str
     name_expression: str
     defines: tuple[tuple[str, str], ...] = ()
+    constants: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ struct AddRmsnormQuant {
     NormWeights weights;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i)
-      weights.unit[i] = __ldg(reinterpret_cast<const uint4*>(norm_w) + i * kThreads + team.rank);
+      weights.unit[i] = load_constant_16(reinterpret_cast<const uint4*>(norm_w) + i * kThreads + team.rank);
     return weights;
   }
 

@@ -91,11 +91,12 @@ struct QkvAFinalizer {
     NormWeights weights;
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i)
-      weights.lora[i] = __ldg(reinterpret_cast<const uint2*>(args.q_norm_w) + i * kThreads + team.rank);
+      weights.lora[i] = load_constant_8(reinterpret_cast<const uint2*>(args.q_norm_w) + i * kThreads + team.rank);
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      weights.tail[i] = unit < kKvUnits ? __ldg(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit) : uint2{0, 0};
+      weights.tail[i] = {0, 0};
+      if (unit < kKvUnits) weights.tail[i] = load_constant_8(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit);
     }
     return weights;
   }

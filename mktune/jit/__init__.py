@@ -1,0 +1,1 @@
+"""Kernels from source at run time: `build.build` is the one entry."""

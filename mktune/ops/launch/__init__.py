@@ -1,0 +1,43 @@
+"""How the kernels of configured ops are launched: a module per op, `<title>.py`, with buffers named by port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mktune.device import Device
+from mktune.errors import SetupError
+from mktune.launch import Launch
+from mktune.ops.launch import add_rmsnorm_quant, qkv_a
+from mktune.ops.launch.description import with_defines
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+__all__ = ["LAUNCHES", "Describe", "dynamic_smem", "launches_for", "with_defines"]
+
+Describe = Callable[[OpPlan, tuple[KernelPlan, ...], Shape, Device], tuple[Launch, ...]]
+
+LAUNCHES: dict[tuple[str, str], Describe] = {
+    ("add_rmsnorm_quant", "mktune"): add_rmsnorm_quant.launches,
+    ("qkv_a", "wgmma"): qkv_a.launches,
+    ("qkv_a", "mma_sync"): qkv_a.launches,
+}
+"""(op title, implementation) → its launches."""
+
+_SMEM = {"add_rmsnorm_quant": add_rmsnorm_quant.dynamic_smem, "qkv_a": qkv_a.dynamic_smem}
+
+
+def launches_for(
+    title: str, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
+) -> tuple[Launch, ...]:
+    """One launch for each kernel of the op, in issue order. Raises SetupError for an op without CUDA kernels."""
+    describe = LAUNCHES.get((title, plan.impl))
+    if describe is None:
+        raise SetupError(f"op {title} ({plan.impl}) has no CUDA kernel yet; choose --ops A0,B0")
+    return describe(plan, kernels, shape, device)
+
+
+def dynamic_smem(title: str, plan: OpPlan, suffix: str) -> int:
+    """Bytes of dynamic shared memory of one CTA of kernel `suffix`. Raises SetupError for an op without kernels."""
+    if title not in _SMEM:
+        raise SetupError(f"op {title} has no CUDA kernel yet; choose --ops A0,B0")
+    return _SMEM[title](plan, suffix)

@@ -1,0 +1,98 @@
+"""The one way from kernel specs to machine code: cache, NVRTC, disassembly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from mktune.jit import nvrtc, sass
+from mktune.jit.cache import KernelCache
+from mktune.jit.source import Source, load
+from mktune.launch import CompiledKernel, KernelSpec
+
+_INSTANCES_PER_PROGRAM = 8  # the source is parsed and the disassembler started once for that many
+
+
+@dataclass(frozen=True)
+class _Job:
+    spec: KernelSpec
+    source: Source
+    key: str
+
+
+def build(
+    specs: Sequence[KernelSpec], arch: str, *, cache_dir: Path | None = None, facts: bool = True
+) -> list[CompiledKernel]:
+    """`specs` compiled for `arch` ("sm_90a", …), in their order, from the cache where it has them.
+
+    `facts` False skips the disassembler; `CompiledKernel.facts` may then be None, as it is where nvdisasm is missing.
+    Safe in any number of processes at once. Raises CandidateError(compile_error) for code that does not compile,
+    InputError for an unknown architecture, SetupError without a compiler or a cache folder that can be written.
+    """
+    cache = KernelCache(cache_dir)
+    found: dict[KernelSpec, CompiledKernel] = {}
+    missing: list[_Job] = []
+    for job in _jobs(specs, arch):
+        kernel = cache.read(job.key, job.spec)
+        if kernel is not None and facts and kernel.facts is None and sass.available():
+            kernel = None  # stored without facts
+        if kernel is None:
+            missing.append(job)
+        else:
+            found[job.spec] = kernel
+    for jobs in _programs(missing):
+        for job, kernel in zip(jobs, _compile(jobs, arch, facts), strict=True):
+            cache.write(job.key, kernel, job.source)
+            found[job.spec] = kernel
+    return [found[spec] for spec in specs]
+
+
+def _jobs(specs: Sequence[KernelSpec], arch: str) -> list[_Job]:
+    sources = {path: load(path) for path in {spec.source for spec in specs}}
+    compiler = nvrtc.compiler()
+    jobs = []
+    for spec in dict.fromkeys(specs):
+        source = sources[spec.source]
+        key = KernelCache.key(spec, source, arch, compiler, nvrtc.options(arch, spec.defines))
+        jobs.append(_Job(spec, source, key))
+    return jobs
+
+
+def _programs(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+    """Jobs of one source and one set of macros, in handfuls."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.spec.source, job.spec.defines), []).append(job)
+    for group in groups.values():
+        rest = iter(group)
+        while chunk := list(islice(rest, _INSTANCES_PER_PROGRAM)):
+            yield chunk
+
+
+def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKernel]:
+    first = jobs[0]
+    names = list(dict.fromkeys(job.spec.name_expression for job in jobs))
+    program = nvrtc.compile_program(first.source, names, arch, first.spec.defines)
+    kernels = []
+    for job in jobs:
+        symbol, resources = program.kernels[job.spec.name_expression]
+        kernels.append(
+            CompiledKernel(
+                spec=job.spec,
+                arch=arch,
+                cubin=program.cubin,
+                symbol=symbol,
+                registers=resources.registers,
+                static_smem=resources.static_smem,
+                stack_bytes=resources.stack_bytes,
+                spill_bytes=resources.spill_bytes,
+                compiler=nvrtc.compiler(),
+                facts=None,
+            )
+        )
+    if facts and sass.available():
+        code = sass.disassemble(program.cubin)
+        kernels = [replace(kernel, facts=sass.read(kernel, code)) for kernel in kernels]
+    return kernels

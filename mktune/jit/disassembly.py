@@ -1,0 +1,128 @@
+"""nvdisasm's text as instructions with successors, per kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+_SECTION = re.compile(r"^\.text\.(\S+):\s*$")
+_LABEL = re.compile(r"^([.$\w]+):\s*$")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_TARGET = re.compile(r"`\(([^)]+)\)")
+_PREDICATE = re.compile(r"^!?U?P\d$")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction. `guard`: the predicate without which it is skipped, e.g. "!P3"; empty: never skipped.
+
+    `successors` index the kernel's list of instructions.
+    """
+
+    opcode: str
+    operands: tuple[str, ...]
+    guard: str = ""
+    successors: tuple[int, ...] = ()
+
+    @property
+    def guarded(self) -> bool:
+        return bool(self.guard)
+
+    @property
+    def name(self) -> str:
+        """The opcode without its modifiers: "LDG" of "LDG.E.64"."""
+        return self.opcode.split(".", 1)[0]
+
+
+@cache
+def nvdisasm() -> str | None:
+    """The disassembler's path: from the nvidia-cuda-nvdisasm package, a CUDA toolkit or PATH; None if missing."""
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if found := find_nvidia_binary_utility("nvdisasm"):
+            return str(found)
+    except Exception:  # an older pathfinder, or none: look where toolkits are
+        pass
+    return shutil.which("nvdisasm") or shutil.which("nvdisasm", path="/usr/local/cuda/bin")
+
+
+def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
+    """Symbol → instructions from the entry on, of every kernel in `cubin`. Raises RuntimeError where nvdisasm fails."""
+    tool = nvdisasm()
+    if tool is None:
+        raise RuntimeError("nvdisasm is missing: pip install 'mktune[compile]'")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nvdisasm failed: {done.stderr.strip()[:300]}")
+    return parse(done.stdout)
+
+
+def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
+    """Symbol → instructions, from the output of `nvdisasm -c`."""
+    listings: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if match := _SECTION.match(line):
+            lines = listings.setdefault(match[1], [])
+        else:
+            lines.append(line)
+    return {symbol: _link(listing) for symbol, listing in listings.items()}
+
+
+def _link(lines: list[str]) -> tuple[Instruction, ...]:
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for line in lines:
+        if match := _LABEL.match(line):
+            labels[match[1]] = len(code)
+        elif match := _INSTRUCTION.match(line):
+            guard, opcode, operands = match.groups()
+            always = guard in {None, "PT", "UPT"}
+            code.append(Instruction(opcode, tuple(_split(operands)), "" if always else guard))
+    return tuple(replace(i, successors=_successors(i, at, labels, len(code))) for at, i in enumerate(code))
+
+
+def _split(operands: str) -> list[str]:
+    """Operands at the commas outside brackets."""
+    parts, depth = [""], 0
+    for character in operands:
+        depth += (character in "[({") - (character in "])}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _successors(instruction: Instruction, at: int, labels: dict[str, int], count: int) -> tuple[int, ...]:
+    """Where control may go next; more than can really happen is fine, less is not.
+
+    A call goes to the callee and also to the next instruction, so a return needs no successor. Reconvergence
+    (BSSY, BSYNC) does not move control. Indirect jumps may go to every label.
+    """
+    name = instruction.name
+    following = (at + 1,) if at + 1 < count else ()
+    if name in {"EXIT", "RET", "KILL"} or instruction.opcode.startswith("BPT.TRAP"):
+        return following if instruction.guarded else ()
+    if name in {"BRX", "BRXU", "JMX", "JMXU"}:
+        return tuple(sorted({*labels.values(), *following}))
+    targets = [_TARGET.search(operand) for operand in instruction.operands]
+    jumps = tuple(labels[match[1]] for match in targets if match and match[1] in labels)
+    if name in {"BSSY", "BSYNC"} or not jumps:
+        return following
+    conditional = (
+        instruction.guarded
+        or name not in {"BRA", "JMP"}
+        or any(part in {"DIV", "ANY", "CONV"} for part in instruction.opcode.split("."))
+        or any(_PREDICATE.match(operand) for operand in instruction.operands)
+    )
+    return tuple(dict.fromkeys(following + jumps)) if conditional else jumps

@@ -1,0 +1,81 @@
+"""Kernel sources: the shipped files under kernels/, what each includes, and hashes of both."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mktune import resources
+from mktune.errors import SetupError
+from mktune.launch import KernelSpec
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit: its path under kernels/, and every file it needs as (path, text), itself first."""
+
+    path: str
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        return self.files[0][1]
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The files it includes, directly or not."""
+        return self.files[1:]
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the paths and texts of all files."""
+        return _digest(self.files)
+
+
+def load(path: str, root: Path | None = None) -> Source:
+    """The source at `path` under kernels/ with all that it includes. Raises SetupError where a file is missing."""
+    folder = root or resources.kernels()
+    found: dict[str, str] = {}
+    pending = [(path, "")]
+    while pending:
+        name, by = pending.pop(0)
+        if name in found:
+            continue
+        found[name] = _read(folder, name, by)
+        pending += [(include, name) for include in _INCLUDE.findall(found[name])]
+    first = found.pop(path)
+    return Source(path, ((path, first), *sorted(found.items())))
+
+
+def source_fingerprint(specs: Sequence[KernelSpec] | None = None) -> str:
+    """sha256 over the sources of `specs`, or over every CUDA source that ships. Other files do not count."""
+    if specs is None:
+        folder = resources.kernels()
+        paths: Iterable[str] = (
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in {".cu", ".cuh"}
+        )
+        return _digest((path, _read(folder, path, "")) for path in sorted(paths))
+    files = {file for spec in specs for file in load(spec.source).files}
+    return _digest(sorted(files))
+
+
+def _read(folder: Path, name: str, by: str) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except OSError as error:
+        where = f" (included by {by})" if by else ""
+        raise SetupError(f"kernel source {name}{where} cannot be read under {folder}: {error.strerror}") from None
+
+
+def _digest(files: Iterable[tuple[str, str]]) -> str:
+    digest = hashlib.sha256()
+    for path, text in files:
+        for part in (path, text):
+            data = part.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""Launches of B0: the GEMM and its finalizer, or one kernel for both (kernels/standalone/qkv_a.cu)."""
+
+from __future__ import annotations
+
+from mktune.device import Device
+from mktune.launch import Arg, BufferArg, Launch, ScalarArg
+from mktune.ops.gemm import GemmConfig
+from mktune.ops.launch.block_fp8 import grid, l2_groups, operands, smem_bytes, template_parameters
+from mktune.ops.launch.description import instance, placement
+from mktune.ops.qkv_a import QkvA
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+_SOURCE = "standalone/qkv_a.cu"
+
+
+def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+    """B0p and B0f, or B0p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
+    config = GemmConfig.of(plan)
+    if config.finalizer == "last_arriver":
+        return (_gemm(plan, kernels[0], shape, "qkv_a_last_arriver", (*_workspaces(config), *_finish_args())),)
+    sums = "partials" if config.split_k > 1 else "y"
+    producer = _gemm(plan, kernels[0], shape, "qkv_a_producer", (BufferArg(sums),))
+    return producer, _finalizer(config, kernels[1], shape, sums)
+
+
+def dynamic_smem(plan: OpPlan, suffix: str) -> int:
+    """Bytes of dynamic shared memory of kernel `suffix` ("p" or "f")."""
+    return smem_bytes(GemmConfig.of(plan)) if suffix == "p" else 0
+
+
+def _gemm(plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
+    config, problem = GemmConfig.of(plan), QkvA.problem
+    args = (
+        *operands(config, problem, shape, ("W_a", "W_a_s"), ("h_q", "h_s")),
+        *rest,
+        ScalarArg(shape.m),
+        l2_groups(config, kernel.l2_prefetch_bytes),
+    )
+    parameters = (*template_parameters(plan), *placement(kernel, prefetches=True))
+    spec = instance(_SOURCE, template, parameters, args)
+    return Launch(spec, grid(config, problem, shape), config.threads, dynamic_smem(plan, "p"), args)
+
+
+def _finalizer(config: GemmConfig, kernel: KernelPlan, shape: Shape, sums: str) -> Launch:
+    args = (BufferArg(sums), *_finish_args(), ScalarArg(shape.m))
+    parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
+    spec = instance(_SOURCE, "qkv_a_finalizer", parameters, args)
+    return Launch(spec, (shape.m, 1, 1), config.finalizer_threads, 0, args)
+
+
+def _workspaces(config: GemmConfig) -> tuple[Arg, ...]:
+    """partials, y, tile counters, row counters. Without splits there are no partials and no tile counters: not read."""
+    partials, tiles = ("partials", "tile_counters") if config.split_k > 1 else ("y", "row_counters")
+    return BufferArg(partials), BufferArg("y"), BufferArg(tiles), BufferArg("row_counters")
+
+
+def _finish_args() -> tuple[Arg, ...]:
+    constants = tuple(BufferArg(port, constant=True) for port in ("q_norm_w", "kv_norm_w", "cos", "sin"))
+    rest = ("positions", "slots", "q_lora_q", "q_lora_s", "mla_cache")
+    return (*constants, *(BufferArg(port) for port in rest))
