@@ -23,7 +23,7 @@ def form(name: str, actual: torch.Tensor, expected: torch.Tensor) -> list[str]:
 
 
 def codes(name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: QuantisedTolerance) -> list[str]:
-    """e4m3 values."""
+    """e4m3 values [M, ...]."""
     if found := form(name, actual, expected):
         return found
     right, given = expected.double(), actual.double()
