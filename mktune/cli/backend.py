@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mktune.cli import render
-from mktune.cli.options import choice
-from mktune.errors import SetupError
+from mktune.errors import InputError
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
-
-NAMES = ("auto", "cuda", "sim")
+    from mktune.graph.workload import Workload
 
 
 def choose(name: str, sim_gpu: str) -> Backend:
-    """The back end called `name`; "auto" is the GPU if there is one, else the model, and a note says so.
+    """The back end called `name`; where "auto" finds no GPU it is the model, and a note says so.
 
     Raises InputError for an unknown name or modelled GPU, SetupError for "cuda" on a machine without a GPU.
     """
     from mktune.backends import get
-    from mktune.backends.models import known_gpu
 
-    choice("--backend", name, NAMES)
-    modelled = known_gpu(sim_gpu)
-    if name == "sim":
-        return get("sim", sim_gpu)
-    try:
-        return get("cuda")
-    except SetupError as error:
-        if name == "cuda":
-            raise
-        render.note(f"mktune: {error}; simulating an {modelled.name}")
-        return get("sim", sim_gpu)
+    backend = get(name, sim_gpu)
+    if name == "auto" and backend.simulated:
+        render.note(f"mktune: no GPU here: simulating {backend.device.name} (--backend, --sim-gpu)")
+    return backend
+
+
+def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ...]:
+    """Those of `ops` (None: all) whose kernels this mktune can launch, in call order. Raises InputError."""
+    calls = workload.subgraph(ops).calls
+    return tuple(name for name in calls if find_spec(f"mktune.ops.launch.{calls[name].op.title}") is not None)
+
+
+def require_kernels(backend: Backend, workload: Workload, ops: Sequence[str] | None) -> None:
+    """Raises InputError where `backend` needs kernels that there are not yet."""
+    missing = set(workload.subgraph(ops).calls).difference(with_kernels(workload, ops))
+    if missing and not backend.simulated:
+        have = ",".join(with_kernels(workload, None))
+        names = ", ".join(sorted(missing))
+        raise InputError(f"no kernels yet for {names}: give --ops {have}, or simulate with --backend sim")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mktune.cli import render
+from mktune.cli.backend import with_kernels
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     Arch,
@@ -69,7 +69,7 @@ def compile_(
     from mktune.graph.workload import workload as find
 
     known = find(workload)
-    chosen = _with_kernels(known, names("--ops", ops))
+    chosen = _compilable(known, names("--ops", ops))
     shape = Shape.from_m(m, kv, tokens_per_request)
     begin = time.monotonic()
     built = compile_defaults(known, chosen, shape, known_arch(arch))
@@ -129,12 +129,12 @@ def _in_parallel(specs: Sequence[KernelSpec], arch: str) -> None:
         ahead.close()
 
 
-def _with_kernels(known: KnownWorkload, ops: tuple[str, ...]) -> tuple[str, ...]:
+def _compilable(known: KnownWorkload, ops: tuple[str, ...]) -> tuple[str, ...]:
     """The ops to compile. Raises InputError for one that is unknown or has no kernel."""
-    calls = known.subgraph(ops or None).calls
-    have = tuple(name for name in calls if importlib.util.find_spec(f"mktune.ops.launch.{calls[name].op.title}"))
-    if ops and len(have) < len(calls):
-        raise InputError(f"no kernels yet for {', '.join(name for name in calls if name not in have)}")
+    have = with_kernels(known, ops or None)
+    missing = [name for name in ops if name not in have]
+    if missing:
+        raise InputError(f"no kernels yet for {', '.join(missing)}")
     return have
 
 

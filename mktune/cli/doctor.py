@@ -16,21 +16,13 @@ from mktune import __version__, knobs
 from mktune.cli import render
 from mktune.cli.options import Json, StoreUrl, example
 from mktune.errors import MktuneError, NothingFoundError, SetupError
+from mktune.launch import KernelSpec
 
 OK, ABSENT, BROKEN = "ok", "absent", "broken"
 
 CORE = ("optuna", "sqlalchemy", "alembic", "rich", "typer", "pyyaml")
-COMPILE = (
-    "cuda-core",
-    "cuda-bindings",
-    "cuda-pathfinder",
-    "nvidia-cuda-nvrtc",
-    "nvidia-cuda-runtime",
-    "nvidia-cuda-crt",
-    "nvidia-cuda-cccl",
-    "nvidia-cuda-nvdisasm",
-    "nvidia-cuda-cuobjdump",
-)
+COMPILE = ("cuda-bindings", "nvidia-cuda-nvrtc")
+_PROBE = KernelSpec("standalone/clock.cu", "mktune::stamp")
 DEEPGEMM = ("sgl-deep-gemm", "apache-tvm-ffi")
 
 
@@ -50,7 +42,7 @@ def add(app: typer.Typer) -> None:
 
 def doctor(store: StoreUrl = None, as_json: Json = False) -> None:
     """Look at the GPU, the packages, the cache and the store. Exit code 3 where something needed is broken."""
-    checks = [_python(), *_packages(), _gpu(), _cache(), _store(store)]
+    checks = [_python(), *_packages(), _compiler(), _gpu(), _cache(), _store(store)]
     broken = [check.name for check in checks if check.state == BROKEN]
     if as_json:
         render.document({"ok": not broken, "checks": [asdict(check) for check in checks]})
@@ -83,10 +75,27 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
         except metadata.PackageNotFoundError:
             missing.append(package)
     if missing:
-        # Part of a group is worse than none of it: something was removed or failed to install.
-        state = BROKEN if found and state_if_missing == ABSENT and len(packages) > 2 else state_if_missing
-        return Check(name, state, f"missing {', '.join(missing)}: {hint}")
+        return Check(name, state_if_missing, f"missing {', '.join(missing)}: {hint}")
     return Check(name, OK, ", ".join(found))
+
+
+def _compiler() -> Check:
+    """Compile a kernel for each architecture and read its machine code, past the cache."""
+    from mktune.backends.models import ARCHITECTURES
+    from mktune.jit import nvrtc, sass
+    from mktune.jit.source import load
+
+    try:
+        for arch in ARCHITECTURES:
+            nvrtc.compile_program(load(_PROBE.source), [_PROBE.name_expression], arch, ())
+    except SetupError as error:
+        return Check("compiler", ABSENT, str(error))
+    except MktuneError as error:
+        return Check("compiler", BROKEN, str(error))
+    detail = f"{nvrtc.compiler()} compiles for {', '.join(ARCHITECTURES)}"
+    if not sass.available():
+        return Check("compiler", ABSENT, f"{detail}; nvdisasm is missing, so machine code cannot be checked")
+    return Check("compiler", OK, f"{detail}; nvdisasm reads the result")
 
 
 def _cache() -> Check:

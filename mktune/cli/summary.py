@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
+from mktune.backends.models import ARCHITECTURES
+from mktune.errors import InputError
+from mktune.graph.workload import workload
 from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan
 from mktune.shape import Shape
 
@@ -24,14 +28,14 @@ def structure(plan: Plan) -> str:
     """Kernels, streams and kinds of edges: "3 kernels, 1 stream, 2 programmatic edges"."""
     kernels = len(plan.kernels)
     streams = len({kernel.stream for _, kernel in plan.kernels})
-    return ", ".join(part for part in (_count(kernels, "kernel"), _count(streams, "stream"), _edges(plan)) if part)
+    return ", ".join(part for part in (count(kernels, "kernel"), count(streams, "stream"), _edges(plan)) if part)
 
 
 def _edges(plan: Plan) -> str:
     kinds = Counter(kind for _, kind in plan.edges)
     if len(kinds) == 1:
         (kind,) = kinds
-        return f"{_count(len(plan.edges), f'{kind} edge').replace('_', ' ')}"
+        return f"{count(len(plan.edges), f'{kind} edge').replace('_', ' ')}"
     counts = [f"{kinds[kind]} {kind}" for kind in EDGE_KINDS if kinds[kind]]
     return f"{' + '.join(counts)} edges".replace("_", " ") if counts else ""
 
@@ -62,25 +66,38 @@ def _tile(op: OpPlan) -> tuple[list[str], dict[str, ConfigValue]]:
     return [], rest
 
 
-def short_configs(plan: Plan) -> str:
-    """Every op with its config, in op order."""
-    return "; ".join(f"{name} {short_config(op)}" for name, op in plan.ops)
+def changes(plan: Plan) -> str:
+    """The ops whose config is not the default one, with their configs."""
+    usual = _defaults(plan.workload)
+    changed = [f"{name} {short_config(op)}" for name, op in plan.ops if op not in usual.get(name, ())]
+    return "; ".join(changed) or "default configs"
+
+
+@cache
+def _defaults(name: str) -> dict[str, tuple[OpPlan, ...]]:
+    """Op → its default on each architecture; empty for a workload that this mktune does not know."""
+    try:
+        calls = workload(name).graph.calls
+    except InputError:
+        return {}
+    return {op: tuple(call.op.default(arch) for arch in ARCHITECTURES) for op, call in calls.items()}
 
 
 def waits(plan: Plan) -> str:
-    """Kernels that wait or trigger elsewhere than at entry and exit: "B0p prefetch/after_wait"."""
-    found = []
+    """Kernels that wait or trigger elsewhere than at entry and exit: "B0p prefetch/start, A0 B0f prologue/start"."""
+    places: dict[str, list[str]] = {}
     for name in plan.order:
         kernel = plan.kernel[name]
-        if (kernel.gdc, kernel.trigger) != ("entry", "exit"):
-            found.append(f"{name} {kernel.gdc}/{kernel.trigger}")
-    return ", ".join(found)
+        places.setdefault(f"{kernel.gdc}/{kernel.trigger}", []).append(name)
+    places.pop("entry/exit", None)
+    return ", ".join(f"{' '.join(kernels)} {place}" for place, kernels in places.items())
 
 
 def does(plan: Plan) -> str:
     """All of it on one line."""
-    return "; ".join(part for part in (structure(plan), short_configs(plan), waits(plan)) if part)
+    return "; ".join(part for part in (structure(plan), changes(plan), waits(plan)) if part)
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """ "1 trial", "2 trials"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

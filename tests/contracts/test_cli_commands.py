@@ -1,0 +1,55 @@
+"""Every command, found by walking the program: help with an example that parses, and --json."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+import typer
+
+from mktune.cli import boundary
+from mktune.cli.app import app
+
+COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+WANTED = {"tune", "leaderboard", "lookup", "show", "run", "export", "compile", "edge", "doctor"}
+
+
+def examples(name: str) -> list[str]:
+    epilog = COMMANDS[name].epilog or ""
+    return [line.strip() for line in epilog.splitlines() if line.strip().startswith(f"mktune {name}")]
+
+
+def test_every_command_of_the_documentation_is_there() -> None:
+    assert set(COMMANDS) >= WANTED
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_has_a_summary_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert boundary.run([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"mktune {name}" in text
+    assert examples(name), "no example line"
+    summary = (COMMANDS[name].help or "").strip().splitlines()[0]
+    assert len(summary) > 20
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_example_parses(name: str) -> None:
+    for line in examples(name):
+        program, command, *rest = shlex.split(line.partition("#")[0].partition("|")[0].partition(">")[0])
+        assert (program, command) == ("mktune", name)
+        with COMMANDS[name].make_context(name, rest, resilient_parsing=False):
+            pass
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_json_is_offered(name: str) -> None:
+    flags = [flag for parameter in COMMANDS[name].params for flag in parameter.opts]
+    assert "--json" in flags
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_has_help(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        if parameter.name != "help":
+            assert getattr(parameter, "help", None), parameter.name
