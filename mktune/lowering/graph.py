@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
 
 from mktune.access import KernelFacts
 from mktune.device import Device
@@ -20,6 +19,7 @@ from mktune.graph.kernel_edges import graph_facts, kernel_edges
 from mktune.graph.opgraph import OpGraph
 from mktune.lowering.closure import Known, arrive, leave
 from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.lowering.launches import launches_of
 from mktune.plan import EdgeName, Plan
 from mktune.shape import Shape
 
@@ -47,18 +47,22 @@ def lower(
         reduce_edges(kernels, plan_edges(plan)),
         streams=tuple((name, plan.kernel[name].stream) for name in plan.order),
         priorities=tuple((name, plan.kernel[name].priority) for name in plan.order if plan.kernel[name].priority),
+        launches=launches_of(plan, graph, shape, device) if launches and device else (),
     )
 
 
 def plan_edges(plan: Plan) -> tuple[Edge, ...]:
     """Every edge that the plan asks for: its data edges, and the order of its streams where those leave it open."""
-    data = [_edge(source, target, kind, True) for (source, target), kind in plan.edges]
-    chain = [
-        _edge(before, name, plan.kernel[name].chain, False)
-        for name, before in plan.chain_predecessors().items()
-        if (before, name) not in plan.edge
-    ]
-    return (*data, *chain)
+    data = [_EDGES[edge] for edge in plan.edges]
+    kernels, kinds = plan.kernel, plan.edge
+    last: dict[int, str] = {}
+    for name in plan.order:
+        kernel = kernels[name]
+        before = last.get(kernel.stream)
+        if before is not None and (before, name) not in kinds:
+            data.append(_CHAINS[(before, name), kernel.chain])
+        last[kernel.stream] = name
+    return tuple(data)
 
 
 def reduce_edges(kernels: Sequence[KernelFacts], edges: Sequence[Edge]) -> tuple[Edge, ...]:
@@ -94,9 +98,20 @@ def _first_idle(told: list[Known], known: Known) -> int | None:
     return next((i for i in range(len(told)) if _union(told[:i] + told[i + 1 :]) == known), None)
 
 
-@cache
-def _edge(source: str, target: str, kind: str, data: bool) -> Edge:
-    return Edge(source, target, kind, data)
+class _Edges(dict[tuple[EdgeName, str], Edge]):
+    """Edges by ends and kind, each made once: plans differ by the thousand, their edges hardly."""
+
+    def __init__(self, data: bool) -> None:
+        self.data = data
+
+    def __missing__(self, key: tuple[EdgeName, str]) -> Edge:
+        (source, target), kind = key
+        edge = self[key] = Edge(source, target, kind, self.data)
+        return edge
+
+
+_EDGES = _Edges(data=True)
+_CHAINS = _Edges(data=False)
 
 
 def _listed(edges: Sequence[EdgeName]) -> str:

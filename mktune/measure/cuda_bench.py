@@ -10,7 +10,7 @@ from mktune import __version__
 from mktune.backends.base import Bench, Problem
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
-from mktune.errors import CandidateError, MktuneError, PlanError
+from mktune.errors import CandidateError, InputError, MktuneError
 from mktune.executors.cuda_graph import specs_of
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
@@ -76,7 +76,7 @@ class CudaBench(Bench):
             reply = self._ask(request, self._trial_seconds)
         except CandidateError as error:
             return Outcome(Status(error.status), str(error), seconds=(("total", time.perf_counter() - begin),))
-        except PlanError as error:
+        except InputError as error:
             return Outcome(Status.BUILD_ERROR, str(error))
         seconds = {"compile": waited, **reply["seconds"], "total": time.perf_counter() - begin}
         return Outcome(
@@ -154,7 +154,7 @@ class CudaBench(Bench):
             self._ask({"do": "verify", "plan": plan.json}, self._trial_seconds)
         except CandidateError as error:
             return Status(error.status), str(error)
-        except PlanError as error:
+        except InputError as error:
             return Status.BUILD_ERROR, str(error)
         return Status.OK, ""
 

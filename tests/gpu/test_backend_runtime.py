@@ -1,0 +1,82 @@
+"""A plan loaded in a fresh process that imports nothing but `mktune.runtime` and torch."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from mktune.executors.discovery import find_device
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import workload
+from mktune.shape import Shape
+
+pytestmark = pytest.mark.gpu
+
+PROGRAM = """
+    import json, sys
+    import torch
+    from mktune.runtime import load
+
+    from mktune.plan import Plan
+    from mktune.graph.workload import workload
+    from mktune.ops.evaluate import differences
+    from mktune.ops.inputs import make_inputs
+    from mktune.errors import InputError
+
+    plan = Plan.from_json(sys.stdin.read())
+    graph = workload(plan.workload).subgraph(plan.op_names)
+    first = make_inputs(graph, plan.shape, 1, "cuda:0")
+    before = {name: value.clone() for name, value in first.items()}
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    loaded = load(plan, first)
+    for _ in range(5):
+        loaded.replay(stream)
+    loaded.replay(stream.cuda_stream)
+    stream.synchronize()
+    wrong = differences(graph, before, loaded.tensors, plan.shape)
+
+    second = make_inputs(graph, plan.shape, 2, "cuda:0")
+    kept = {name: value.clone() for name, value in second.items()}
+    torch.cuda.synchronize()
+    loaded.rebind(second)
+    loaded.replay()
+    torch.cuda.synchronize()
+    wrong += differences(graph, kept, loaded.tensors, plan.shape)
+
+    refused = []
+    for name, value in (
+        ("x", first["x"].float()),
+        ("residual", first["residual"][:, :64]),
+        ("norm_w", first["norm_w"].cpu()),
+        ("W_a", first["W_a"].view(torch.uint8).t().contiguous().t().view(torch.float8_e4m3fn)),
+        ("nonsense", first["x"]),
+    ):
+        try:
+            loaded.rebind({name: value})
+        except InputError as error:
+            refused.append([name, str(error)])
+    try:
+        load(plan, {name: value for name, value in first.items() if name != "slots"})
+    except InputError as error:
+        refused.append(["slots", str(error)])
+    loaded.close()
+    unwanted = [name for name in ("optuna", "typer", "rich", "sqlalchemy") if name in sys.modules]
+    print(json.dumps({"wrong": wrong, "refused": refused, "unwanted": unwanted}))
+"""
+
+
+def test_a_fresh_process_loads_replays_and_rebinds():
+    arch = find_device(0).arch
+    plan = builtin_plans(workload("glm52_attention_prefix"), ("A0", "B0"), Shape.from_m(16, 1024), arch)["serial+pdl"]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)], input=plan.json, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["wrong"] == []
+    assert said["unwanted"] == []
+    assert [name for name, _ in said["refused"]] == ["x", "residual", "norm_w", "W_a", "nonsense", "slots"]
+    assert all(repr(name) in message or name in message for name, message in said["refused"])

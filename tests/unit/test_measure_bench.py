@@ -1,0 +1,201 @@
+"""The CUDA bench behind a worker that answers from a table: outcomes, promotion in fresh processes, refutations."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from mktune.backends.base import Problem
+from mktune.device import Device
+from mktune.errors import CandidateError, InputError, MktuneError, NothingFoundError, SetupError
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import workload
+from mktune.measure import cuda_bench
+from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
+from mktune.plan import OpPlan, Plan
+from mktune.shape import Shape
+from mktune.trial import Fingerprint, Status
+
+DEVICE = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12, "GPU-test", "580", "13.0")
+PROBLEM = Problem("glm52_attention_prefix", ("A0", "B0"), Shape.from_m(16, 8192))
+BUILTINS = builtin_plans(workload(PROBLEM.workload), PROBLEM.ops, PROBLEM.shape, "sm_90a")
+FINGERPRINT = Fingerprint("NVIDIA H200", 132, "9.0", "580", "13.0", "NVRTC 13.0.88", "abc", "0.1.0")
+
+
+class FakeWorker:
+    """Spans by plan id (30 µs unless said), and what goes wrong with which plan at which request."""
+
+    def __init__(self):
+        self.spans, self.faults = {}, {}
+        self.asked, self.restarts = [], 0
+        self._draw = random.Random(1)
+
+    def ask(self, request, seconds):
+        plan = Plan.from_json(request["plan"]).plan_id if "plan" in request else ""
+        self.asked.append((request["do"], plan, self.restarts))
+        if fault := self.faults.get((request["do"], plan)):
+            raise fault
+        return getattr(self, f"_{request['do']}")(plan, request)
+
+    def close(self):
+        self.restarts += 1
+
+    def _sample(self, plan, count):
+        return [self.spans.get(plan, 30.0) * self._draw.gauss(1, 0.002) for _ in range(count)]
+
+    def _verify(self, plan, request):
+        return {}
+
+    def _trial(self, plan, request):
+        samples = self._sample(plan, 24)
+        span = [sorted(samples)[12], min(samples), max(samples)]
+        reply = {"status": "ok", "reason": "", "samples": samples, "span": span}
+        return {**reply, "device_state": {"sm_mhz_before": 1980.0}, "seconds": {"measure": 0.2}}
+
+    def _rounds(self, plan, request):
+        plans = {name: Plan.from_json(text).plan_id for name, text in request["plans"].items()}
+        samples = {name: self._sample(plan, 2 * request["rounds"]) for name, plan in plans.items()}
+        return {"samples": samples, "device_state": {"sm_mhz_before": 1980.0, "sm_mhz_after": 1980.0}}
+
+    def _validate(self, plan, request):
+        return {"validated": f"540 replays of {plan[:6]}"}
+
+
+class FakeCompiler:
+    def __init__(self):
+        self.faults, self.submitted = {}, []
+
+    def submit(self, plan_id):
+        self.submitted.append(plan_id)
+
+    def wait(self, plan_id):
+        if fault := self.faults.get(plan_id):
+            raise fault
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setattr(cuda_bench, "fingerprint_of", lambda device, problem: FINGERPRINT)
+    made = CudaBench(DEVICE, 0, PROBLEM)
+    made._worker, made._compiler = FakeWorker(), FakeCompiler()
+    monkeypatch.setattr(made, "_specs", lambda plan: plan.plan_id)
+    return made
+
+
+def tuned(split_k, mode="serial+pdl"):
+    plan = BUILTINS[mode]
+    b0 = OpPlan.of(plan.op["B0"].impl, {**dict(plan.op["B0"].config), "split_k": split_k})
+    return replace(plan, ops=(("A0", plan.op["A0"]), ("B0", b0))).canonical()
+
+
+def test_policy_says_how_spans_are_measured(bench):
+    assert (bench.policy.backend, bench.policy.cold, bench.policy.layers, bench.policy.shared_kv) == (
+        "cuda",
+        True,
+        16,  # 4 x 60 MiB of L2 over 16.1 MB of weights
+        False,
+    )
+    assert not bench.policy.simulated
+
+
+def test_a_measured_plan_comes_back_with_samples_state_and_phases(bench):
+    outcome = bench.measure(BUILTINS["serial"], None)
+    assert outcome.status == Status.OK
+    assert outcome.measurement.span_us == pytest.approx(30, rel=0.01)
+    assert len(outcome.measurement.samples_us) == 24
+    assert outcome.measurement.device_state == (("sm_mhz_before", 1980.0),)
+    assert {"compile", "measure", "total"} == dict(outcome.seconds).keys()
+
+
+@pytest.mark.parametrize("status", ["hang", "crash", "illegal_access", "wrong_result", "launch_error"])
+def test_what_ends_a_candidate_is_data(bench, status):
+    plan = BUILTINS["serial"]
+    bench._worker.faults["trial", plan.plan_id] = CandidateError(status, "it did")
+    outcome = bench.measure(plan, None)
+    assert (outcome.status, outcome.reason, outcome.measurement) == (Status(status), "it did", None)
+    assert bench.measure(BUILTINS["serial+pdl"], None).status == Status.OK
+
+
+def test_a_kernel_that_does_not_compile_never_reaches_the_gpu(bench):
+    plan = BUILTINS["serial"]
+    bench._compiler.faults[plan.plan_id] = CandidateError("compile_error", "line 3: no such thing")
+    assert bench.measure(plan, None).status == Status.COMPILE_ERROR
+    bench._compiler.faults[plan.plan_id] = InputError("this kernel has no weights to prefetch")
+    assert bench.measure(plan, None).status == Status.BUILD_ERROR
+    assert bench._worker.asked == []
+
+
+def test_a_machine_that_fails_is_not_the_candidates_fault(bench):
+    bench._worker.faults["trial", BUILTINS["serial"].plan_id] = SetupError("the GPU fell off the bus")
+    with pytest.raises(SetupError):
+        bench.measure(BUILTINS["serial"], None)
+
+
+def test_promotion_runs_in_fresh_processes_and_validates_the_winner(bench):
+    fast, slow = tuned(8), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, slow.plan_id: 12.0, BUILTINS["serial"].plan_id: 20.0}
+    row = bench.promote([fast, slow], BUILTINS)
+    assert row.plan == fast
+    assert row.ratio == pytest.approx(0.5, rel=0.01)
+    assert len(row.measurement.samples_us) == PROCESSES * ROUNDS * 2 >= 31
+    assert row.validated == f"540 replays of {fast.plan_id[:6]}"
+    assert row.fingerprint == FINGERPRINT
+    assert set(dict(row.builtins)) == set(BUILTINS)  # modes with equal plans share their samples
+    processes = [process for do, _, process in bench._worker.asked if do == "rounds"]
+    assert len(set(processes)) == PROCESSES
+    verified = {plan for do, plan, _ in bench._worker.asked if do == "verify"}
+    assert {fast.plan_id, slow.plan_id, *(plan.plan_id for plan in BUILTINS.values())} <= verified
+
+
+def test_structures_with_the_finalists_configs_are_measured_beside_it(bench):
+    fast = tuned(8)
+    own = {fast.plan_id, tuned(8, "serial").plan_id}
+    bench._worker.spans = {**dict.fromkeys(own, 10.0), BUILTINS["serial"].plan_id: 20.0}
+    row = bench.promote([fast], BUILTINS)
+    assert row.plan == tuned(8, "serial")  # the same span without a programmatic edge
+    assert dict(row.extra)["won as"] == "attribution"
+
+
+def test_a_refuted_winner_gives_way_to_the_next(bench):
+    fast, slow = tuned(8), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, slow.plan_id: 12.0}
+    bench._worker.faults["validate", fast.plan_id] = CandidateError("wrong_result", "B0p delayed, replay 3: q_lora_q")
+    row = bench.promote([fast, slow], BUILTINS)
+    assert row.plan == slow
+    assert "540 replays" in row.validated
+
+
+def test_when_nothing_survives_validation_nothing_is_stored(bench):
+    for plan in BUILTINS.values():
+        bench._worker.faults["validate", plan.plan_id] = CandidateError("wrong_result", "stale")
+    with pytest.raises(MktuneError, match="no plan survived validation"):
+        bench.promote([], BUILTINS)
+
+
+def test_a_finalist_that_fails_its_check_takes_no_part(bench):
+    fast = tuned(8)
+    bench._worker.spans = {fast.plan_id: 10.0}
+    bench._worker.faults["verify", fast.plan_id] = CandidateError("wrong_result", "h_q")
+    assert bench.promote([fast], BUILTINS).kept_baseline
+
+
+def test_a_wrong_built_in_plan_stops_promotion(bench):
+    bench._worker.faults["verify", BUILTINS["serial"].plan_id] = CandidateError("wrong_result", "h_q: 9 codes differ")
+    with pytest.raises(MktuneError, match="baseline wrong"):
+        bench.promote([tuned(8)], BUILTINS)
+
+
+def test_without_a_built_in_plan_that_runs_there_is_no_winner(bench):
+    for plan in BUILTINS.values():
+        bench._compiler.faults[plan.plan_id] = CandidateError("compile_error", "no")
+    with pytest.raises(NothingFoundError):
+        bench.promote([tuned(8)], BUILTINS)
+
+
+def test_verify_says_what_is_wrong_in_one_line(bench):
+    assert bench.verify(BUILTINS["serial"]) == ""
+    bench._worker.faults["verify", BUILTINS["serial"].plan_id] = CandidateError("hang", "no answer within 30 s")
+    assert bench.verify(BUILTINS["serial"]) == "hang: no answer within 30 s"
