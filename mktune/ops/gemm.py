@@ -12,7 +12,6 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +19,6 @@ from mktune.access import Access, KernelFacts
 from mktune.device import Device
 from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import (
-    BARRIER_BYTES,
     config_violations,
     placement_violations,
     reads,
@@ -28,6 +26,7 @@ from mktune.ops.checks import (
     trigger_class,
     writes,
 )
+from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
 from mktune.ops.tolerances import DIRECT, THROUGH_GEMM, QuantisedTolerance
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -35,91 +34,16 @@ from mktune.shape import Shape
 if TYPE_CHECKING:
     import torch
 
-STEP_BYTES = 128
-"""Bytes of K in one slot of the ring: one 128-byte swizzle atom, one scale group of e4m3."""
-
-FINALIZER_BYTES = 256
-"""Shared memory of a finalizer kernel: row statistics of its warps."""
-
-LOADER_WARPS = 2
+__all__ = ["STEP_BYTES", "GemmConfig", "GemmOp", "Problem"]
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 STAGES = tuple(range(2, 13))
 
-MAX_ACCUMULATORS = 64
-"""Sums that a thread may hold: promotion doubles them, and beyond this they spill."""
+MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
+"""Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
 
-
-@dataclass(frozen=True)
-class Problem:
-    """Sizes of one GEMM: y[b, m, n] = Σ_k a[b, m, k] · w[b, n, k].
-
-    finalizer_span  columns that a row's finish needs together (0: the op has no finalizer)
-    """
-
-    n: int
-    k: int
-    element_bytes: int
-    batch: int = 1
-    finalizer_span: int = 0
-
-    @property
-    def step_k(self) -> int:
-        """Elements of K in one slot."""
-        return STEP_BYTES // self.element_bytes
-
-    @property
-    def split_unit(self) -> int:
-        """Elements of K that one split has at least: a scale group, or a slot where K has no whole groups."""
-        return 128 if self.k % 128 == 0 else self.step_k
-
-    @property
-    def groups(self) -> int:
-        """What split_k must divide."""
-        return self.k // self.split_unit
-
-
-@dataclass(frozen=True)
-class GemmConfig:
-    """The fields of a GEMM's plan as numbers."""
-
-    block_m: int
-    block_n: int
-    split_k: int
-    stages: int
-    warps: int
-    finalizer: str = ""
-    finalizer_threads: int = 256
-
-    @classmethod
-    def of(cls, plan: OpPlan) -> GemmConfig:
-        return cls(**dict(plan.config))  # type: ignore[arg-type]  # fields are checked by `config_violations`
-
-    @property
-    def threads(self) -> int:
-        """Threads of a CTA: the consumers and the two loaders."""
-        return 32 * (self.warps + LOADER_WARPS)
-
-    @property
-    def splits_steps(self) -> bool:
-        """Two warpgroups on 64 columns share the tile by steps of K; else each has its own columns."""
-        return self.warps == 8 and self.block_n == 64
-
-    @property
-    def accumulators(self) -> int:
-        """fp32 sums that a thread keeps through the main loop."""
-        warpgroups = 1 if self.splits_steps else self.warps // 4
-        return self.block_m * self.block_n // (128 * warpgroups)
-
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the ring, barriers, and where a second warpgroup hands over its sums."""
-        slot = STEP_BYTES * (self.block_n + self.block_m) + 4 * self.block_m
-        exchange = 4 * self.block_m * self.block_n if self.splits_steps else 0
-        return self.stages * slot + exchange + BARRIER_BYTES
-
-    def tiles(self, problem: Problem, shape: Shape) -> tuple[int, int]:
-        """Row blocks and column blocks, all batches together."""
-        return -(-shape.m // self.block_m), -(-problem.n // self.block_n) * problem.batch
+FINALIZER_BYTES = 256
+"""Shared memory of a finalizer kernel: row statistics of its warps."""
 
 
 class GemmOp(Op):
@@ -189,7 +113,7 @@ class GemmOp(Op):
         steps = self.steps(config)
         if config.stages > steps:
             found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
-        if config.accumulators > MAX_ACCUMULATORS:
+        if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
             found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
         if config.splits_steps and steps < 2:
             found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))

@@ -20,6 +20,13 @@ def unpack(pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, pages[:, _VALUE_BYTES:].contiguous().view(torch.float32).view(-1)
 
 
+def tokens(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of e4m3 `values`, chosen as bytes: not every build of torch can index e4m3."""
+    import torch
+
+    return values.view(torch.uint8)[rows].view(torch.float8_e4m3fn)
+
+
 def pack(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The u8 pages [pages, 8448] of e4m3 values [tokens, 128] and fp32 scales [tokens]."""
     import torch

@@ -18,7 +18,7 @@ from mktune.ops.dimensions import (
     ROPE_THETA,
 )
 from mktune.ops.gemm import GemmOp, Problem
-from mktune.ops.index_pages import pack, unpack
+from mktune.ops.index_pages import pack, tokens, unpack
 from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
 from mktune.ops.tolerances import QuantisedTolerance
 
@@ -75,7 +75,7 @@ class IndexerK(GemmOp):
         named = slots[slots >= 0]
         (given, given_scales), (right, right_scales) = unpack(outputs[name]), unpack(expected[name])
         before, before_scales = unpack(inputs[name])
-        found = compare.codes(f"{name}.values", given[named], right[named], tolerance)
+        found = compare.codes(f"{name}.values", tokens(given, named), tokens(right, named), tolerance)
         found += compare.scales(f"{name}.scales", given_scales[named], right_scales[named], tolerance)
         found += compare.untouched(f"{name}.values", given, before, named)
         return found + compare.untouched(

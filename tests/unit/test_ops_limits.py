@@ -41,7 +41,7 @@ def test_defaults_are_fine(title):
         ("head_gate", {"block_n": 128}, "config"),
         ("qkv_a", {"stages": 9}, "stages"),
         ("qkv_a", {"split_k": 1, "stages": 12, "block_m": 128}, "smem"),
-        ("qkv_a", {"block_m": 128}, "tile"),
+        ("qkv_a", {"block_m": 128, "impl": "mma_sync"}, "tile"),
         ("q_absorb", {"split_k": 3, "stages": 2}, "stages"),
         ("q_absorb", {"block_n": 64, "warps": 8, "split_k": 3}, "warps"),
         ("qkv_a", {"finalizer": "cluster"}, "config"),
