@@ -33,6 +33,22 @@ def gemm_fp8(a, a_s, w, w_s, splits=4):
     return partials.sum(0).bfloat16()
 
 
+def gemm_fp8_coarse(a, a_s, w, w_s):
+    """Accumulates as FP8 tensor cores of sm_90 do: 32 products at a time, cut to 13 bits below the largest."""
+    rows = a.shape[0]
+    w_rows = w_s.repeat_interleave(128, 0)[: w.shape[0]]
+    total = torch.zeros(rows, w.shape[0])
+    for g in range(a.shape[1] // 128):
+        sums = torch.zeros_like(total)
+        for k in range(128 * g, 128 * g + 128, 32):
+            left, right = a[:, k : k + 32].float(), w[:, k : k + 32].float()
+            largest = (left.abs().amax(1, keepdim=True) * right.abs().amax(1)).maximum(sums.abs())
+            unit = torch.exp2(torch.floor(torch.log2(largest.clamp_min(1e-30))) - 13)
+            sums = torch.trunc((sums + left @ right.t()) / unit) * unit
+        total += sums * (a_s[g, :rows, None] * w_rows[None, :, g])
+    return total.bfloat16()
+
+
 def rotate(x, cos, sin, positions, half_split):
     c, s = cos[positions], sin[positions]
     c, s = (t.reshape(t.shape[0], *[1] * (x.dim() - 2), 32) for t in (c, s))

@@ -57,6 +57,19 @@ def test_a_finalizer_is_judged_on_its_producers_own_result(title):
     assert op.judge(inputs, op.reference(inputs, shape), op.finish(coarse, inputs), DIRECT) != []
 
 
+@pytest.mark.parametrize("title", ["qkv_a", "indexer_k", "main_q", "indexer_q"])
+def test_coarse_accumulation_of_tensor_cores_passes(title, monkeypatch):
+    """It changes some per cent of the bf16 results, and is right all the same."""
+    shape = Shape(2, 4, 128)
+    inputs = make_inputs(WORK.graph.subgraph([CALLS[title]]), shape, seed=7)
+    op = all_ops()[title]
+    operands = [inputs[port] for port in (*op.activations, *op.operands)]
+    changed = (fp32_prefix.gemm_fp8_coarse(*operands) != op.product(inputs)).float().mean()
+    assert 0.02 < changed < 0.2
+    monkeypatch.setattr(fp32_prefix, "gemm_fp8", lambda *given, splits=1: fp32_prefix.gemm_fp8_coarse(*given))
+    assert op.compare(inputs, fp32_prefix.OPS[title](inputs, shape), shape) == []
+
+
 def test_an_op_is_judged_on_the_inputs_it_had():
     """A fault in A0 is A0's alone: B0, right on what it was given, is not blamed."""
     shape = Shape(2, 8, 128)
