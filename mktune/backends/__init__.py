@@ -1,0 +1,37 @@
+"""Ways to get spans: `cuda` measures on a GPU, `sim` answers from a model. One file each; the rest is their parts."""
+
+from __future__ import annotations
+
+from mktune.backends.base import Backend
+from mktune.backends.models import KNOWN, known_gpu
+from mktune.errors import InputError, SetupError
+
+NAMES = ("auto", "cuda", "sim")
+
+
+def get(name: str = "auto", sim_gpu: str = "h200") -> Backend:
+    """The back end `name`; auto: cuda where there is a usable GPU, else sim.
+
+    Raises InputError for an unknown back end or modelled GPU, SetupError for cuda without a GPU.
+    """
+    if name not in NAMES:
+        raise InputError(f"unknown back end {name!r}; known: {', '.join(NAMES)}")
+    known_gpu(sim_gpu)
+    if name != "sim":
+        from mktune.backends.cuda import CudaBackend
+
+        try:
+            return CudaBackend()
+        except SetupError as error:
+            if name == "cuda":
+                raise SetupError(_with_advice(str(error))) from None
+    from mktune.backends.sim import SimBackend
+
+    return SimBackend(sim_gpu)
+
+
+def _with_advice(message: str) -> str:
+    return message if "--backend sim" in message else f"{message}; to simulate: --backend sim [--sim-gpu h200|b300]"
+
+
+__all__ = ["KNOWN", "NAMES", "Backend", "get", "known_gpu"]

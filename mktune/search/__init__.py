@@ -1,0 +1,17 @@
+"""Search: ask for plans, measure them, remember them, promote the best.
+
+driver      `tune`, the loop
+proposals   valid and new plans, made ahead on a thread
+samplers/   one file per sampler
+budget      trials and seconds
+stopping    Ctrl-C and SIGTERM
+result      what is told meanwhile and in the end
+"""
+
+from mktune.search.budget import Budget
+from mktune.search.driver import tune
+from mktune.search.result import Observer, Progress, TuneResult
+from mktune.search.samplers.base import check_sampler, sampler_names
+from mktune.search.stopping import Stop
+
+__all__ = ["Budget", "Observer", "Progress", "Stop", "TuneResult", "check_sampler", "sampler_names", "tune"]

@@ -1,0 +1,108 @@
+"""What a search tells while it runs and when it has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mktune.records import winner_to_dict
+from mktune.trial import Status, Trial, Winner
+
+PHASES = ("ask", "check", "lower", "wait", "compile", "measure", "store", "promote")
+"""Where time goes: ask, check and lower run beside measuring; wait is what measuring then still waited for them."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands.
+
+    phase             builtins, search or promote
+    trials, failed    of the study, earlier runs included; `of` is how many there may be (None: until time is up)
+    invalid, duplicate   proposals of this run that became no trial
+    queued            valid proposals that wait to be measured (they compile meanwhile)
+    best_us           span of the best trial so far
+    """
+
+    phase: str
+    trials: int
+    of: int | None
+    failed: int
+    invalid: int
+    duplicate: int
+    queued: int
+    best_us: float | None
+
+
+class Observer:
+    """What a search reports to; overrides show it. Called on the thread that runs the search."""
+
+    def progress(self, progress: Progress) -> None:
+        """Something moved: a phase, a count."""
+
+    def trial(self, trial: Trial, progress: Progress) -> None:
+        """A trial ended and is stored."""
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """How a search ended.
+
+    winner        what promotion decided, None where it was not reached; `stored`: look-ups get it from now on
+    trials        every ended trial of the study, by number; `resumed`: how many of them are from earlier runs
+    seconds       by phase (`PHASES`) and in all ("total")
+    exhausted     why there was nothing left to propose; empty where something ended the search before
+    stopped       the signal that ended it ("SIGINT"), else empty
+    """
+
+    winner: Winner | None
+    stored: bool
+    trials: tuple[Trial, ...]
+    resumed: int
+    invalid: int
+    duplicate: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    exhausted: str = ""
+    stopped: str = ""
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest trial that succeeded (screening; promotion may rank otherwise)."""
+        return min((trial for trial in self.trials if span_of(trial) is not None), key=_span_or_fail, default=None)
+
+    @property
+    def overhead_seconds(self) -> float:
+        """What mktune itself costs a trial of this run: check, lower, store; not the sampler's asking."""
+        ran = len(self.trials) - self.resumed
+        return sum(self.seconds.get(phase, 0.0) for phase in ("check", "lower", "store")) / ran if ran else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for --json."""
+        best = self.best
+        return {
+            "winner": None if self.winner is None else winner_to_dict(self.winner),
+            "stored": self.stored,
+            "trials": len(self.trials),
+            "resumed": self.resumed,
+            "statuses": dict(sorted(Counter(trial.outcome.status.value for trial in self.trials).items())),
+            "best": None if best is None else {"plan": best.plan.plan_id, "span_us": span_of(best)},
+            "invalid": self.invalid,
+            "duplicate": self.duplicate,
+            "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
+            "overhead_seconds_per_trial": round(self.overhead_seconds, 6),
+            "exhausted": self.exhausted,
+            "stopped": self.stopped,
+        }
+
+
+def span_of(trial: Trial) -> float | None:
+    """The span of a trial that succeeded."""
+    outcome = trial.outcome
+    return outcome.measurement.span_us if outcome.status is Status.OK and outcome.measurement else None
+
+
+def _span_or_fail(trial: Trial) -> float:
+    span = span_of(trial)
+    assert span is not None
+    return span

@@ -1,0 +1,68 @@
+"""What proposes plans. One file per sampler in this folder; its module name is the sampler's name."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+import random
+from abc import ABC, abstractmethod
+from functools import cache
+
+from mktune.errors import InputError
+from mktune.plan import Plan
+from mktune.space import Choices, SearchSpace
+
+
+class Sampler(ABC):
+    """Proposes choices of a space and learns from what came of them. One instance serves one search, one thread.
+
+    Must be deterministic: the same seed and the same sequence of calls give the same proposals.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self.space = space
+        self.draw = random.Random(seed)
+
+    @abstractmethod
+    def ask(self) -> tuple[Choices, Plan]:
+        """A proposal. It may be invalid or have been proposed before: the caller counts that and asks again."""
+
+    @abstractmethod
+    def tell(self, choices: Choices, span_us: float | None) -> None:
+        """A plan was measured (None: it failed). Also called for plans that others proposed."""
+
+    def reject(self, choices: Choices, invalid: bool) -> None:  # noqa: B027 (few samplers care)
+        """A proposal of this sampler was not measured: invalid, or else a duplicate of one that was."""
+
+
+def at_random(space: SearchSpace, draw: random.Random) -> tuple[Choices, Plan]:
+    """Every option of every question equally likely."""
+    return space.walk(lambda question: draw.choice(list(question.options)))
+
+
+@cache
+def sampler_names() -> tuple[str, ...]:
+    """Names of every sampler, sorted."""
+    from mktune.search import samplers
+
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(samplers.__path__) if module.name != "base"))
+
+
+def make_sampler(name: str, space: SearchSpace, seed: int, worker: int = 0) -> Sampler:
+    """The sampler of that name. Workers of one study get different seeds. Raises InputError with the known names."""
+    check_sampler(name)
+    found = importlib.import_module(f"mktune.search.samplers.{name}").SAMPLER(space, mixed_seed(seed, worker))
+    assert isinstance(found, Sampler)
+    return found
+
+
+def check_sampler(name: str) -> None:
+    """Raises InputError for a sampler that does not exist."""
+    if name not in sampler_names():
+        raise InputError(f"unknown sampler {name!r}; known: {', '.join(sampler_names())}")
+
+
+def mixed_seed(seed: int, worker: int) -> int:
+    """32 bits that differ for every pair of seed and worker (but for chance)."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {worker}".encode()).digest()[:4], "big")
