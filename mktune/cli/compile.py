@@ -173,7 +173,8 @@ COLUMNS = ("kernel", "gdc", "trigger", *NUMBERS[:3], "MMA", "TMA", "SASS waits",
 def _print(built: Sequence[Built]) -> None:
     columns = [render.Column(name, right=name in NUMBERS, whole=True) for name in COLUMNS]
     render.table(columns, [_cells(kernel) for kernel in built])
-    render.line("early loads: global loads that the machine code can reach before its wait")
+    render.line("early loads: global loads that the machine code can reach before its wait;")
+    render.line("unproven: those whose address is not traced to a constant parameter")
 
 
 def _cells(kernel: Built) -> list[object]:
@@ -189,4 +190,5 @@ def _cells(kernel: Built) -> list[object]:
     if facts is None:
         return [*shown, *["?"] * 5]
     mma = " ".join(facts.mma) or "–"
-    return [*shown, mma, "yes" if facts.tma else "–", facts.waits, facts.trigger, facts.loads_before_wait]
+    early = f"{facts.loads_before_wait}" + (f" ({facts.unproven_loads} unproven)" if facts.unproven_loads else "")
+    return [*shown, mma, "yes" if facts.tma else "–", facts.waits, facts.trigger, early]

@@ -82,7 +82,8 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
 def _compiler() -> Check:
     """Compile a kernel for each architecture and read its machine code, past the cache."""
     from mktune.backends.models import ARCHITECTURES
-    from mktune.jit import nvrtc, sass
+    from mktune.jit import nvrtc
+    from mktune.jit.disassembly import nvdisasm
     from mktune.jit.source import load
 
     try:
@@ -93,7 +94,7 @@ def _compiler() -> Check:
     except MktuneError as error:
         return Check("compiler", BROKEN, str(error))
     detail = f"{nvrtc.compiler()} compiles for {', '.join(ARCHITECTURES)}"
-    if not sass.available():
+    if nvdisasm() is None:
         return Check("compiler", ABSENT, f"{detail}; nvdisasm is missing, so machine code cannot be checked")
     return Check("compiler", OK, f"{detail}; nvdisasm reads the result")
 

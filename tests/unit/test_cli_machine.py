@@ -1,0 +1,141 @@
+"""The commands that look at this machine: doctor, compile, run on the model, edge without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mktune.backends.models import ARCHITECTURES
+from mktune.cli import boundary, doctor
+from mktune.errors import CandidateError, SetupError
+from mktune.trial import Status
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(index: int = 0) -> None:
+        raise SetupError("no NVIDIA driver on this machine")
+
+    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert boundary.run(args) == code, capsys.readouterr().err
+    streams = capsys.readouterr()
+    return streams.out, streams.err
+
+
+def states(text: str) -> dict[str, str]:
+    return {check["name"]: check["state"] for check in json.loads(text)["checks"]}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_compile_reports_the_machine_code_of_every_kernel(capsys: pytest.CaptureFixture[str], arch: str) -> None:
+    out, _ = run(capsys, "compile", "--ops", "A0,B0", "--arch", arch, "--json")
+    document: dict[str, Any] = json.loads(out)
+    assert document["arch"] == arch
+    found = {(kernel["kernel"], kernel["plan"]): kernel for kernel in document["kernels"]}
+    assert {name for name, _ in found} == {"A0", "B0p", "B0f"}
+    assert all(kernel["spill_bytes"] == 0 and kernel["registers"] > 0 for kernel in found.values())
+    assert all(kernel["sass"]["unproven_loads"] == 0 for kernel in found.values())
+    early, serial = found["B0p", "branches+pdl"]["sass"], found["B0p", "serial"]["sass"]
+    assert early["mma"] == (["QGMMA"] if arch == "sm_90a" else ["HMMA"])
+    assert (early["trigger"], serial["trigger"]) == ("before_wait", "exit")
+    assert early["loads_before_wait"] > 0
+    assert serial["loads_before_wait"] == 0
+    assert early["waits"] == serial["waits"] == "always"
+
+
+def test_compile_table_and_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = run(capsys, "compile", "--arch", "sm_90a")
+    assert "QGMMA" in out
+    assert "no kernels yet" in err or err == ""
+    for args in (["--arch", "sm_75"], ["--ops", "Z"], ["nope"], ["--m", "0"]):
+        _, err = run(capsys, "compile", *args, code=2)
+        assert err.count("\n") == 1
+
+
+def test_doctor_is_content_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, "doctor", "--json")
+    found = states(out)
+    assert found["GPU"] in ("absent", "broken")  # broken where there are GPUs that the test hides
+    assert found["compiler"] == "ok"
+    assert found["store"] == "ok"
+    out, _ = run(capsys, "doctor")
+    assert "no NVIDIA driver" in out
+
+
+def test_doctor_finds_a_damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "x.db"
+    place.write_bytes(b"\0" * 4096)
+    out, err = run(capsys, "doctor", "--store", str(place), "--json", code=3)
+    assert states(out)["store"] == "broken"
+    assert "store" in err
+    assert place.read_bytes() == b"\0" * 4096
+
+
+def test_doctor_finds_a_cache_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MKTUNE_CACHE_DIR", "/proc/version/x")
+    out, _ = run(capsys, "doctor", "--json", code=3)
+    assert states(out)["kernel cache"] == "broken"
+
+
+def test_doctor_finds_a_compiler_that_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: object) -> None:
+        raise CandidateError(Status.COMPILE_ERROR, "internal error")
+
+    monkeypatch.setattr("mktune.jit.nvrtc.compile_program", failing)
+    out, _ = run(capsys, "doctor", "--json", code=3)
+    assert states(out)["compiler"] == "broken"
+
+
+def test_doctor_finds_missing_core_packages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "CORE", ("optuna", "no-such-package"))
+    out, _ = run(capsys, "doctor", "--json", code=3)
+    assert states(out)["core packages"] == "broken"
+
+
+def test_run_on_the_model_says_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    question = ["run", "serial+pdl", "--ops", "A0,B0", "--m", "16", "--kv", "8192", "--backend", "sim"]
+    out, _ = run(capsys, *question)
+    assert out.count("simulated") >= 2
+    out, _ = run(capsys, *question, "--json")
+    document = json.loads(out)
+    assert document["simulated"]
+    assert document["status"] == "ok"
+    assert document["measurement"]["span_us"] > 0
+    assert not (Path(os.environ["MKTUNE_HOME"])).exists()
+
+
+def test_run_refuses_a_plan_that_is_not_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from mktune.graph.builtin import make_plan
+    from mktune.graph.workload import workload
+    from mktune.shape import Shape
+
+    data = make_plan(
+        workload("glm52_attention_prefix"), ("A0", "B0"), Shape.from_m(16, 8192), "sm_90a", "serial"
+    ).to_dict()
+    data["ops"]["B0"]["config"]["split_k"] = 5
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    _, err = run(capsys, "run", str(path), "--backend", "sim", code=2)
+    assert "split_k" in err
+
+
+def test_edge_needs_a_gpu_and_two_ops_with_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = run(capsys, "edge", "A0", "B0", code=3)
+    assert err.count("\n") == 1
+    for args in (["A0", "Z"], ["B0", "A0"], ["A0", "E1"], ["A0", "B0", "--m", "0"], ["A0", "B0", "--m", "a"]):
+        _, err = run(capsys, "edge", *args, code=2)
+        assert err.count("\n") == 1

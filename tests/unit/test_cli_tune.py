@@ -1,0 +1,204 @@
+"""`mktune tune` as people run it: grids, wrong input before any work, signals, logs, resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mktune.cli import boundary
+from mktune.errors import SetupError
+from mktune.store import Store
+
+WORKLOAD = "glm52_attention_prefix"
+SIM = ["tune", WORKLOAD, "--ops", "A0,B0", "--backend", "sim", "--sampler", "random"]
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(index: int = 0) -> None:
+        raise SetupError("no NVIDIA driver on this machine")
+
+    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert boundary.run(args) == code, capsys.readouterr().err
+    streams = capsys.readouterr()
+    return streams.out, streams.err
+
+
+def test_grid_stores_a_winner_for_each_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = str(tmp_path / "x.db")
+    out, err = run(capsys, *SIM, "--m", "1,16", "--kv", "4096,8192", "--trials", "6", "--store", url, "--json")
+    document: dict[str, Any] = json.loads(out)
+    assert document["simulated"]
+    cells = [(cell["m"], cell["kv"]) for cell in document["cells"]]
+    assert cells == [(1, 4096), (1, 8192), (16, 4096), (16, 8192)]
+    assert all(cell["trials"] == 6 and cell["stored"] for cell in document["cells"])
+    assert len(err.splitlines()) == 4 * 6
+    assert all("simulated" in line for line in err.splitlines())
+    with Store.open(url, write=False) as store:
+        winners = store.winners()
+        assert {winner.plan.plan_id for winner in winners} == {cell["winner"]["plan_id"] for cell in document["cells"]}
+        assert len(winners) == 4
+        assert all(winner.measurement.policy.simulated for winner in winners)
+    for cell in document["cells"]:
+        question = ["--m", str(cell["m"]), "--kv", str(cell["kv"]), "--gpu", "h200", "--allow-simulated"]
+        out, _ = run(capsys, "lookup", WORKLOAD, *question, "--store", url, "--json")
+        assert json.loads(out)["plan_id"] == cell["winner"]["plan_id"]
+
+
+def test_table_names_winners_and_says_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, *SIM, "--m", "16", "--kv", "8192", "--trials", "6", "--store", str(tmp_path / "x.db"))
+    heading, row = out.splitlines()[-3], out.splitlines()[-1]
+    assert "(simulated)" in heading
+    assert re.match(r"16  8192 +[0-9.]+ +[0-9.]+ +[0-9.]+ %  simulated  [0-9a-f]{12}  ", row)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["tune", "nope", "--m", "1", "--kv", "8"], "unknown workload 'nope'"),
+        (["tune", WORKLOAD, "--ops", "A0,Z9", "--m", "1", "--kv", "8"], "unknown op 'Z9'"),
+        (["tune", WORKLOAD, "--ops", "A0,E1", "--m", "1", "--kv", "8"], "connected"),
+        (["tune", WORKLOAD, "--ops", "", "--m", "1", "--kv", "8"], "--ops"),
+        ([*SIM, "--m", "0", "--kv", "8"], "M = 0"),
+        ([*SIM, "--m", "257", "--kv", "8"], "M = 257"),
+        ([*SIM, "--m", "1,,2", "--kv", "8"], "--m"),
+        ([*SIM, "--m", "1.5", "--kv", "8"], "--m"),
+        ([*SIM, "--m", "1", "--kv", "0"], "kv"),
+        ([*SIM, "--m", "1", "--kv", "131073"], "KV = 131073"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--tokens-per-request", "3"], "must divide"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--sampler", "magic"], "unknown sampler 'magic'"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--sim-gpu", "h900"], "h900"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--backend", "rocm"], "rocm"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--trials", "0"], "--trials"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--seconds", "nan"], "seconds"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--space", "/nowhere/x.yaml"], "/nowhere/x.yaml"),
+        ([*SIM, "--m", "16"], "--kv"),
+    ],
+    ids=lambda value: " ".join(value[-4:]) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], words: str
+) -> None:
+    url = tmp_path / "x.db"
+    out, err = run(capsys, *args, "--store", str(url), code=2)
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+    assert not url.exists()
+
+
+def test_malformed_space_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = tmp_path / "space.yaml"
+    for text in (
+        "format: 1\nworkload: [",
+        "format: 1\nworkload: other\n",
+        "!!python/object/apply:os.system ['true']\n",
+    ):
+        space.write_text(text)
+        _, err = run(capsys, *SIM, "--m", "16", "--kv", "8192", "--space", str(space), code=2)
+        assert re.search(rf"{re.escape(str(space))}:[0-9]+", err)
+        assert err.count("\n") == 1
+
+
+def test_unwritable_store_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--trials", "2"]
+    _, err = run(capsys, *question, "--store", "/proc/nothing/x.db", code=2)
+    assert "--store" in err
+    assert err.count("\n") == 1
+    run(capsys, *question, "--store", str(tmp_path), code=2)
+    run(capsys, *question, "--store", "mysql://x/y", code=2)
+
+
+def test_cuda_without_a_gpu_says_how_to_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["tune", WORKLOAD, "--ops", "A0,B0", "--m", "16", "--kv", "8192", "--trials", "2"]
+    url = tmp_path / "x.db"
+    _, err = run(capsys, *question, "--backend", "cuda", "--store", str(url), code=3)
+    assert "--backend sim" in err
+    assert err.count("\n") == 1
+    assert not url.exists()
+    _, err = run(capsys, *question, "--store", str(url))
+    assert err.startswith("mktune: no GPU here: simulating NVIDIA H200")
+
+
+@pytest.mark.parametrize("name", ["x'; DROP TABLE plans;--", "a/../../b", "-rf", "🚀 [bold]x[/bold]", "", "n" * 10_000])
+def test_odd_study_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    url = str(tmp_path / "x.db")
+    refused = not name or len(name) > 200
+    question = [*SIM, "--m", "16", "--kv", "8192", "--trials", "3", "--store", url, f"--study={name}"]
+    out, err = run(capsys, *question, code=2 if refused else 0)
+    if refused:
+        assert err.count("\n") == 1
+        assert "name" in err
+    else:
+        assert f"study {name}" in out
+    with Store.open(url) as store:
+        assert [study.name for study in store.studies()] == ([] if refused else [name])
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"x.db"}
+
+
+def test_taken_name_is_refused_and_made_names_are_numbered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--store", str(tmp_path / "x.db"), "--trials"]
+    run(capsys, *question, "3", "--study", "s")
+    _, err = run(capsys, *question, "3", "--study", "s", code=2)
+    assert "--resume" in err
+    out, _ = run(capsys, *question, "5", "--study", "s", "--resume", "--json")
+    assert json.loads(out)["cells"][0]["resumed"] == 3
+    assert json.loads(out)["cells"][0]["trials"] == 5
+    made = [json.loads(run(capsys, *question, "3", "--json")[0])["cells"][0]["study"] for _ in range(2)]
+    assert made[1] == f"{made[0]} #2"
+    out, _ = run(capsys, *question, "4", "--resume", "--json")
+    assert json.loads(out)["cells"][0]["study"] == made[1]
+    assert json.loads(out)["cells"][0]["resumed"] == 3
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {"MKTUNE_STORE": str(tmp_path / "x.db"), "CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def test_log_has_no_escape_and_a_line_per_trial(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mktune", *SIM, "--m", "16", "--kv", "8192", "--trials", "20"]
+    result = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(tmp_path), timeout=60
+    )
+    assert result.returncode == 0, result.stdout
+    assert b"\x1b" not in result.stdout
+    assert b"\r" not in result.stdout
+    lines = result.stdout.decode().splitlines()
+    assert sum("trial " in line for line in lines) == 20
+    assert len(lines) <= 20 + 8
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_interrupted_study_keeps_its_trials_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--study", "s"]
+    command = [sys.executable, "-m", "mktune", *question, "--trials", "100000"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(tmp_path))
+    assert child.stderr is not None
+    for _ in range(5):
+        assert b"trial" in child.stderr.readline()
+    child.send_signal(number)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == code
+    assert b"Traceback" not in err
+    url = str(tmp_path / "x.db")
+    with Store.open(url) as store:
+        kept = len(store.trials(store.find_study("s")))
+    assert kept >= 5
+    out, _ = run(capsys, *question, "--trials", str(kept + 3), "--resume", "--store", url, "--json")
+    cell = json.loads(out)["cells"][0]
+    assert (cell["resumed"], cell["trials"]) == (kept, kept + 3)
+    assert cell["stored"]
