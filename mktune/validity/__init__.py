@@ -12,8 +12,6 @@ then puts an empty node before them, so that a join keeps its early start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.errors import InputError
@@ -42,8 +40,16 @@ def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
     found = wrong_header(plan, judged.known)
     names: list[str] = []
     facts: list[KernelFacts] = []
+    op, kernels = plan.op, plan.kernel
     for call in judged.calls:
-        found += _look_at(call, plan, names, facts)
+        try:
+            named, answer = call.judge(op[call.name], kernels)
+        except (KeyError, TypeError, ValueError) as error:
+            found.append(_unreadable(call, error))
+            continue
+        names += named
+        facts += answer.facts
+        found += answer.violations
     found = found or wrong_order(plan, names) or wrong_edges(plan, judged.needed_edges(plan, tuple(names)))
     if found:
         return found
@@ -53,18 +59,8 @@ def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
     return hazards(lowered, strict=True) if strict and not found else found
 
 
-def _look_at(judged: JudgedCall, plan: Plan, names: list[str], facts: list[KernelFacts]) -> Sequence[Violation]:
-    """What is wrong with one call's config and kernels; `names` and `facts` get those kernels."""
-    call, kernels = judged.call, plan.kernel
-    op = plan.op[call.name]
-    try:
-        configured = judged.configured(op)
-        launch = tuple([(k.gdc, k.trigger, k.l2_prefetch_bytes) for k in [kernels[name] for name in configured.names]])
-    except KeyError as missing:
-        return [Violation("kernels", call.name, f"its config asks for {missing}, which the plan does not have")]
-    except (TypeError, ValueError) as error:
-        return [Violation("config", call.name, f"it cannot be read: {error}")]
-    answer = judged.answer(op, configured, launch)
-    names += configured.names
-    facts += answer.facts
-    return answer.violations
+def _unreadable(judged: JudgedCall, error: Exception) -> Violation:
+    """A call whose config does not tell its kernels, or asks for one that the plan does not place."""
+    if isinstance(error, KeyError):
+        return Violation("kernels", judged.name, f"its config asks for {error}, which the plan does not have")
+    return Violation("config", judged.name, f"it cannot be read: {error}")

@@ -29,12 +29,13 @@ def wrong_order(plan: Plan, names: list[str]) -> list[Violation]:
     if len(plan.kernels) != len(names):
         extra = [name for name, _ in plan.kernels if name not in names]
         return [Violation("kernels", plan.workload, f"its configs make no {', '.join(extra) or 'kernel twice'}")]
-    if len(plan.order) != len(names) or set(plan.order) != set(names):
+    kernels = plan.kernel
+    if len(plan.order) != len(names) or kernels.keys() != set(plan.order):
         return [Violation("order", plan.workload, "name every kernel exactly once")]
     found = []
     next_stream = 0
     for name in plan.order:
-        kernel = plan.kernel[name]
+        kernel = kernels[name]
         if kernel.chain not in CHAINS:
             found.append(Violation("chain", name, f"{kernel.chain!r}; use {' or '.join(CHAINS)}"))
         if not 0 <= kernel.stream <= next_stream:
@@ -56,11 +57,16 @@ def wrong_edges(plan: Plan, needed: frozenset[EdgeName]) -> list[Violation]:
         if len(plan.edges) != len(kinds):
             found.append(Violation("edges", plan.workload, "the same edge stands there twice"))
         return found
+    if not _KINDS.issuperset(kinds.values()):
+        for (source, target), kind in plan.edges:
+            if kind not in _KINDS:
+                found.append(Violation("edges", f"{source}->{target}", f"kind {kind!r}; use {', '.join(EDGE_KINDS)}"))
     place = {name: index for index, name in enumerate(plan.order)}
-    for (source, target), kind in plan.edges:
-        if kind not in EDGE_KINDS:
-            found.append(Violation("edges", f"{source}->{target}", f"kind {kind!r}; use {', '.join(EDGE_KINDS)}"))
+    for source, target in kinds:
         if place[source] > place[target]:
             message = f"{target} stands before {source}, whose results it reads"
             found.append(Violation("order", f"{source}->{target}", message))
     return found
+
+
+_KINDS = frozenset(EDGE_KINDS)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mktune.access import Access, KernelFacts
-from mktune.lowering.closure import Known, close
+from mktune.lowering.closure import Closure, Known, close
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.ops.base import Violation
 
@@ -29,19 +29,35 @@ def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: 
     everyone = (1 << len(graph.kernels)) - 1
     next_copy = everyone + 1
     closed = close(graph, base=next_copy, transitive=not strict)
-    copy_before = 0
-    for name in graph.sinks if chained is None else chained:
-        copy_before |= closed.completes[name]
-    uses = [(closed.bits[kernel.name], _uses_of(kernel)) for kernel in graph.kernels]
+    copy_before = _known_to_next(graph, closed, chained)
+    uses = [(closed.bits[kernel.name], (_USES.get(id(kernel)) or _keep(kernel))[1]) for kernel in graph.kernels]
+    produced = 0
+    for _, use in uses:
+        produced |= use.written
     found: list[Violation] = []
     seen = 0
+    lost = everyone & ~copy_before
     for kernel, (bit, use) in zip(graph.kernels, uses, strict=True):
         known = closed.known[kernel.name]
-        of_before = _of_copy_before(known, next_copy, copy_before)
-        if _races(use, known, seen, uses) or _races(use, of_before, everyone, uses):
-            found += _explain(graph, kernel, (known, of_before), closed.bits, strict)
+        # Where everyone is known to be complete behind the wait and nothing before it conflicts, there is no race.
+        unknown = seen & ~known[2] or (lost if known[2] & next_copy else everyone)
+        if unknown or use.early_writes or use.early_reads & produced:
+            of_before = _of_copy_before(known, next_copy, copy_before)
+            racing = _racing(use, known, seen, uses), _racing(use, of_before, everyone, uses)
+            if racing[0] or racing[1]:
+                found += _explain(graph, kernel, closed.bits, (known, of_before), racing, strict)
         seen |= bit
     return found
+
+
+def _known_to_next(graph: KernelGraph, closed: Closure, chained: tuple[str, ...] | None) -> int:
+    """What the chain tells the roots of the next copy."""
+    sources = {edge.source for edge in graph.edges}
+    mask = 0
+    for name, completes in closed.completes.items():
+        if name not in sources if chained is None else name in chained:
+            mask |= completes
+    return mask
 
 
 class _Uses(NamedTuple):
@@ -55,39 +71,38 @@ class _Uses(NamedTuple):
     late_writes: int
 
 
-def _races(use: _Uses, known: Known, others: int, uses: Sequence[tuple[int, _Uses]]) -> bool:
-    """Does a kernel conflict with one of `others` that it does not know to be complete?
+def _racing(use: _Uses, known: Known, others: int, uses: Sequence[tuple[int, _Uses]]) -> int:
+    """Those of `others` that a kernel conflicts with before it knows that they are complete.
 
     Only those that it does not know are looked at: few in any plan that is worth running.
     """
     full, launch, wait = known
-    unknown = others & ~wait
+    reads, writes = use.late_reads, use.late_writes
+    early_reads, early_writes = use.early_reads, use.early_writes
+    unknown = others & ~(full if early_reads else launch if early_writes else wait)
+    mask = 0
     if unknown:
-        reads, writes = use.late_reads, use.late_writes
         for bit, other in uses:
-            if unknown & bit and (reads & other.written or writes & other.all):
-                return True
-    unknown = others & ~full if use.early_reads else 0
-    if unknown:
-        reads = use.early_reads
-        for bit, other in uses:
-            if unknown & bit and reads & other.written:
-                return True
-    unknown = others & ~launch if use.early_writes else 0
-    return any(unknown & bit and use.early_writes & other.all for bit, other in uses) if unknown else False
+            if not unknown & bit:
+                continue
+            if (
+                (not wait & bit and (reads & other.written or writes & other.all))
+                or (early_reads & other.written and not full & bit)
+                or (early_writes & other.all and not launch & bit)
+            ):
+                mask |= bit
+    return mask
 
 
-def _uses_of(kernel: KernelFacts) -> _Uses:
-    """Kept by the identity of the facts, which costs no hashing: ops hand out the same object for the same config.
+def _keep(kernel: KernelFacts) -> tuple[KernelFacts, _Uses]:
+    """Uses are kept by the identity of the facts, which costs no hashing: ops give one object for the same config.
 
-    The facts are kept beside the answer, so that their id stays theirs.
+    The facts stand beside them, so that their id stays theirs.
     """
-    kept = _USES.get(id(kernel))
-    if kept is None:
-        if len(_USES) >= _MAX_KEPT:
-            _USES.clear()
-        kept = _USES[id(kernel)] = (kernel, _sort_uses(kernel.accesses))
-    return kept[1]
+    if len(_USES) >= _MAX_KEPT:
+        _USES.clear()
+    kept = _USES[id(kernel)] = (kernel, _sort_uses(kernel.accesses))
+    return kept
 
 
 _MAX_KEPT = 1 << 15
@@ -116,15 +131,20 @@ def _of_copy_before(known: Known, next_copy: int, copy_before: int) -> Known:
 
 
 def _explain(
-    graph: KernelGraph, later: KernelFacts, known: tuple[Known, Known], bits: dict[str, int], strict: bool
+    graph: KernelGraph,
+    later: KernelFacts,
+    bits: dict[str, int],
+    known: tuple[Known, Known],
+    racing: tuple[int, int],
+    strict: bool,
 ) -> Iterator[Violation]:
     """The races of one kernel with earlier ones of its own copy, then those that only the copy before adds."""
     told: set[tuple[str, str]] = set()
     for crossing in (False, True):
         for earlier in graph.kernels:
-            if earlier is later and not crossing:
-                break
             bit = bits[earlier.name]
+            if not racing[crossing] & bit:
+                continue
             buffers: dict[tuple[str, bool], list[str]] = {}
             for access in later.accesses:
                 if not _mask(known[crossing], access) & bit:

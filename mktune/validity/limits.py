@@ -5,6 +5,7 @@ Answers are kept: a search asks about the same configs again and again, in ever 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -43,31 +44,36 @@ class Configured:
 class JudgedCall:
     """One call of the graph with the configs that were asked about."""
 
+    name: str
     call: Call
     shape: Shape
     device: Device
     configs: dict[tuple[str, Config], Configured] = field(default_factory=dict)
 
-    def configured(self, op: OpPlan) -> Configured:
-        """Raises KeyError, TypeError or ValueError where the config does not even tell its kernels."""
+    def judge(self, op: OpPlan, kernels: Mapping[str, KernelPlan]) -> tuple[tuple[str, ...], Answer]:
+        """The kernels' names under config `op`, and the answer for how `kernels` launches them.
+
+        Raises KeyError, TypeError or ValueError where the config does not even tell its kernels, or they are not all
+        in `kernels`.
+        """
         key = op.impl, op.config  # hashed and compared without a call into Python, unlike `op`
-        found = self.configs.get(key)
-        if found is None:
+        configured = self.configs.get(key)
+        if configured is None:
             if len(self.configs) >= _MAX_KEPT:
                 self.configs.clear()
-            found = self.configs[key] = Configured(self.call.kernel_names(op))
-        return found
+            configured = self.configs[key] = Configured(self.call.kernel_names(op))
+        placed = [kernels[name] for name in configured.names]
+        launch = tuple([(kernel.gdc, kernel.trigger, kernel.l2_prefetch_bytes) for kernel in placed])
+        answer = configured.answers.get(launch)
+        if answer is None:
+            answer = configured.answers[launch] = self._ask(op, tuple(placed))
+        return configured.names, answer
 
-    def answer(self, op: OpPlan, configured: Configured, launch: LaunchKey) -> Answer:
-        """The answer for kernels launched so, kept."""
-        found = configured.answers.get(launch)
-        if found is None:
-            kernels = tuple([KernelPlan(gdc=g, trigger=t, l2_prefetch_bytes=bytes_) for g, t, bytes_ in launch])
-            said = self.call.op.violations(op, kernels, self.shape, self.device)
-            wrong = tuple([Violation(v.rule, self.call.name, v.message) for v in said])
-            found = Answer(wrong, () if wrong else self.call.facts(op, kernels))
-            configured.answers[launch] = found
-        return found
+    def _ask(self, op: OpPlan, kernels: tuple[KernelPlan, ...]) -> Answer:
+        said = self.call.op.violations(op, kernels, self.shape, self.device)
+        if said:
+            return Answer(tuple([Violation(v.rule, self.name, v.message) for v in said]), ())
+        return Answer((), self.call.facts(op, kernels))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,4 +98,4 @@ def judged_graph(name: str, ops: tuple[str, ...], shape: Shape, device: Device) 
     """The graph of `ops` of a workload. Raises InputError for what is unknown or not connected."""
     known = workload(name)
     graph = known.subgraph(ops)
-    return JudgedGraph(known, graph, tuple(JudgedCall(call, shape, device) for call in graph.calls.values()))
+    return JudgedGraph(known, graph, tuple(JudgedCall(call.name, call, shape, device) for call in graph.calls.values()))

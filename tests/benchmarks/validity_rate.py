@@ -1,0 +1,84 @@
+"""How many plans of the whole workload `mktune.validity.check` judges per second, on one core. Prints JSON.
+
+    python -m tests.benchmarks.validity_rate [--plans N] [--seed N]
+
+Plans are distinct random walks through the shipped search space, each checked once:
+
+fresh   the first N: many of their configs were never asked about before
+search  the N after them, as deep in a search: most configs are known, no plan is
+rule    the closure rule alone (two copies, every conflict) over the lowered graphs of the same N
+
+CPU seconds of this process count, so that neighbours on the machine do not, but for the clock they leave us.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from random import Random
+
+from mktune.device import Device
+from mktune.graph.workload import workload
+from mktune.lowering.graph import lower
+from mktune.plan import Plan
+from mktune.shape import Shape
+from mktune.space import SearchSpace
+from mktune.validity import check
+from mktune.validity.hazards import hazards
+
+SHAPE = Shape(2, 8, 8192)
+H200 = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12)
+
+
+def random_plans(count: int, seed: int) -> list[Plan]:
+    """Distinct plans of the whole workload, as a search makes them."""
+    space = SearchSpace.load(workload("glm52_attention_prefix"), None, SHAPE, H200)
+    random = Random(seed)
+    plans: dict[Plan, None] = {}
+    while len(plans) < count:
+        plans[space.walk(lambda question: random.choice(list(question.options)))[1]] = None
+    return list(plans)
+
+
+def rate(work: Callable[[], Iterable[object]]) -> float:
+    """Items of `work` per CPU second."""
+    gc.collect()
+    gc.disable()
+    start = time.process_time()
+    count = sum(1 for _ in work())
+    return count / (time.process_time() - start)
+
+
+def measure(count: int, seed: int) -> dict[str, object]:
+    """Rates, and how the plans were judged."""
+    plans = random_plans(2 * count, seed)
+    fresh = rate(lambda: map(lambda plan: check(plan, H200), plans[:count]))
+    judged: list[int] = []
+    search = rate(lambda: map(lambda plan: judged.append(len(check(plan, H200))), plans[count:]))
+    graph = workload("glm52_attention_prefix").graph
+    graphs = [lower(plan, graph, SHAPE) for plan in plans[count:]]
+    rule = rate(lambda: map(hazards, graphs))
+    return {
+        "plans": count,
+        "fresh_plans_per_s": round(fresh),
+        "search_plans_per_s": round(search),
+        "rule_plans_per_s": round(rule),
+        "refused": sum(1 for violations in judged if violations),
+        "rules": dict(Counter(v.rule for plan in plans for v in check(plan, H200))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Rate of the validity check, as JSON.")
+    parser.add_argument("--plans", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    print(json.dumps(measure(given.plans, given.seed)))
+
+
+if __name__ == "__main__":
+    main()
