@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
+"""What kernels are compiled for; the first is what mktune is measured on."""
+
 
 @dataclass(frozen=True)
 class Device:

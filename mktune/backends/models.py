@@ -10,9 +10,6 @@ from __future__ import annotations
 from mktune.device import Device
 from mktune.errors import InputError
 
-ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
-"""What kernels are compiled for; the first is what mktune is measured on."""
-
 _SMEM_PER_BLOCK = 227 * 1024
 
 KNOWN = {

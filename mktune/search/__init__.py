@@ -11,7 +11,18 @@ result      what is told meanwhile and in the end
 from mktune.search.budget import Budget
 from mktune.search.driver import tune
 from mktune.search.result import Observer, Progress, TuneResult
+from mktune.search.samplers.base import DEFAULT as DEFAULT_SAMPLER
 from mktune.search.samplers.base import check_sampler, sampler_names
 from mktune.search.stopping import Stop
 
-__all__ = ["Budget", "Observer", "Progress", "Stop", "TuneResult", "check_sampler", "sampler_names", "tune"]
+__all__ = [
+    "DEFAULT_SAMPLER",
+    "Budget",
+    "Observer",
+    "Progress",
+    "Stop",
+    "TuneResult",
+    "check_sampler",
+    "sampler_names",
+    "tune",
+]

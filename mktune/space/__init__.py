@@ -1,14 +1,14 @@
 """Search spaces: which plans exist for some ops at a shape on a device.
 
-    space = SearchSpace.load(workload, ops, shape, device)      search_spaces/<workload>.yaml, or a file of your own
-    choices, plan = space.walk(pick)                            pick one option of each question
-    space.to_plan(choices), space.to_choices(plan)              and back
+space = SearchSpace.load(workload, ops, shape, device)      search_spaces/<workload>.yaml, or a file of your own
+choices, plan = space.walk(pick)                            pick one option of each question
+space.to_plan(choices), space.to_choices(plan)              and back
 
-    source      YAML with line numbers, refusing what is not plain
-    file        the parsed and checked file
-    groups      fields that are chosen together, and rules
-    dimensions  one class per kind of choice
-    space       the walk over them
+source      YAML with line numbers, refusing what is not plain
+file        the parsed and checked file
+groups      fields that are chosen together, and rules
+dimensions  one class per kind of choice
+space       the walk over them
 """
 
 from mktune.space.dimensions import Question

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mktune import resources
-from mktune.backends.models import ARCHITECTURES
+from mktune.device import ARCHITECTURES
 from mktune.graph.workload import Workload
 from mktune.plan import CHAINS, EDGE_KINDS, GDC, TRIGGERS
 from mktune.space.groups import FACTS, Condition, Group, Rule

@@ -13,6 +13,9 @@ from mktune.errors import InputError
 from mktune.plan import Plan
 from mktune.space import Choices, SearchSpace
 
+DEFAULT = "local"
+"""The sampler where none is named: in the model's space it beats the others at every budget that was tried."""
+
 
 class Sampler(ABC):
     """Proposes choices of a space and learns from what came of them. One instance serves one search, one thread.
