@@ -7,8 +7,10 @@ measurements of B200 and B300; 227 KB of shared memory a block from the CUDA pro
 
 from __future__ import annotations
 
-from mktune.device import Device
+from mktune.device import ARCHITECTURES, Device
 from mktune.errors import InputError
+
+__all__ = ["ARCHITECTURES", "KNOWN", "known_gpu"]
 
 _SMEM_PER_BLOCK = 227 * 1024
 
