@@ -25,6 +25,7 @@ from mktune.cli.options import (
     known_arch,
     names,
 )
+from mktune.cli.summary import count
 from mktune.errors import InputError
 from mktune.plan import KernelPlan
 from mktune.shape import Shape
@@ -166,29 +167,23 @@ def _document(kernel: Built) -> dict[str, Any]:
     }
 
 
-NUMBERS = ("registers", "smem B", "spill B", "early loads")
-COLUMNS = ("kernel", "gdc", "trigger", *NUMBERS[:3], "MMA", "TMA", "SASS waits", "SASS triggers", NUMBERS[3])
-
-
 def _print(built: Sequence[Built]) -> None:
-    columns = [render.Column(name, right=name in NUMBERS, whole=True) for name in COLUMNS]
+    columns = [render.Column(name, whole=True) for name in ("kernel", "wait", "trigger")]
+    columns += [render.Column(name, right=True, whole=True) for name in ("registers", "smem B", "spill B")]
+    columns += [render.Column("MMA", whole=True), render.Column("machine code")]
     render.table(columns, [_cells(kernel) for kernel in built])
     render.line("early loads: global loads that the machine code can reach before its wait;")
     render.line("unproven: those whose address is not traced to a constant parameter")
 
 
 def _cells(kernel: Built) -> list[object]:
-    code, facts = kernel.code, kernel.code.facts
-    shown: list[object] = [
-        kernel.name,
-        kernel.placed.gdc,
-        kernel.placed.trigger,
-        code.registers,
-        code.static_smem + kernel.launch.smem,
-        code.spill_bytes,
-    ]
+    placed, code, facts = kernel.placed, kernel.code, kernel.code.facts
+    smem = code.static_smem + kernel.launch.smem
+    sizes = [code.registers, smem, code.spill_bytes]
     if facts is None:
-        return [*shown, *["?"] * 5]
-    mma = " ".join(facts.mma) or "–"
-    early = f"{facts.loads_before_wait}" + (f" ({facts.unproven_loads} unproven)" if facts.unproven_loads else "")
-    return [*shown, mma, "yes" if facts.tma else "–", facts.waits, facts.trigger, early]
+        return [kernel.name, placed.gdc, placed.trigger, *sizes, "?", "not read: nvdisasm is missing"]
+    words = ["TMA"] if facts.tma else []
+    words += [f"waits {facts.waits}", f"triggers {facts.trigger.replace('_', ' ')}"]
+    words.append(count(facts.loads_before_wait, "early load"))
+    words += [f"{facts.unproven_loads} unproven"] if facts.unproven_loads else []
+    return [kernel.name, placed.gdc, placed.trigger, *sizes, " ".join(facts.mma) or "–", ", ".join(words)]

@@ -81,7 +81,7 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
 
 def _compiler() -> Check:
     """Compile a kernel for each architecture and read its machine code, past the cache."""
-    from mktune.backends.models import ARCHITECTURES
+    from mktune.device import ARCHITECTURES
     from mktune.jit import nvrtc
     from mktune.jit.disassembly import nvdisasm
     from mktune.jit.source import load

@@ -23,7 +23,7 @@ def add(app: typer.Typer) -> None:
 
 
 def export(
-    workload: Annotated[str | None, typer.Argument(metavar="[WORKLOAD]", help="Only this workload.")] = None,
+    workload: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="Only this workload.")] = None,
     ops: Ops = None,
     gpu: Gpu = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Export simulated winners instead.")] = False,

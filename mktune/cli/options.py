@@ -73,7 +73,7 @@ def shapes(rows: str, contexts: str, tokens_per_request: int | None) -> list[Sha
 
 def known_arch(arch: str) -> str:
     """`arch` if kernels can be compiled for it. Raises InputError."""
-    from mktune.backends.models import ARCHITECTURES
+    from mktune.device import ARCHITECTURES
 
     return choice("--arch", arch, ARCHITECTURES)
 

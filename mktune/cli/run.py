@@ -24,7 +24,7 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.plans import BuiltinAt, find
-from mktune.cli.summary import does, shape_words
+from mktune.cli.summary import count, does, shape_words
 from mktune.errors import CandidateError, PlanError
 from mktune.shape import Shape
 from mktune.trial import Status
@@ -99,7 +99,7 @@ def _print(plan: Plan, backend: Backend, outcome: Outcome) -> None:
             ("span", f"{measured.span_us:.2f} µs per layer ({interval}, {len(measured.samples_us)} samples){mark}")
         )
         cold = "weights cold" if policy.cold else "weights warm"
-        rows.append(("policy", f"{policy.layers} layers in one graph, {cold}, {policy.inputs} inputs"))
+        rows.append(("policy", f"{count(policy.layers, 'layer')} in one graph, {cold}, {policy.inputs} inputs"))
     rows.append(("status", f"{outcome.status} {outcome.reason}".strip()))
     rows.append(("does", does(plan)))
     render.pairs(rows)

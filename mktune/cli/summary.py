@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
-from mktune.backends.models import ARCHITECTURES
+from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
 from mktune.graph.workload import workload
 from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan

@@ -79,7 +79,9 @@ def tune(
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
     ] = None,
-    sampler: Annotated[str, typer.Option("--sampler", metavar="NAME", help="random, tpe or local.")] = "tpe",
+    sampler: Annotated[
+        str | None, typer.Option("--sampler", metavar="NAME", help="local, tpe or random. [local]")
+    ] = None,
     space: Annotated[
         str | None,
         typer.Option("--space", metavar="FILE", help="A search space instead of the shipped one."),
@@ -94,13 +96,14 @@ def tune(
 ) -> None:
     """Search for the fastest correct plan at every M and KV, one study each, and store the winners."""
     from mktune.graph.workload import workload as find
-    from mktune.search import Budget, Stop, check_sampler
+    from mktune.search import DEFAULT_SAMPLER, Budget, Stop, check_sampler
     from mktune.space import SearchSpace
     from mktune.store import Store
 
     known, chosen = find(workload), names("--ops", ops) or None
     known.subgraph(chosen)
     grid = shapes(m, kv, tokens_per_request)
+    sampler = DEFAULT_SAMPLER if sampler is None else sampler
     check_sampler(sampler)
     budget = Budget(trials, seconds) if trials is not None or seconds is not None else Budget()
     settings = Settings(choose(backend, sim_gpu), budget, sampler, seed, study, resume)

@@ -53,3 +53,12 @@ def test_every_option_has_help(name: str) -> None:
     for parameter in COMMANDS[name].params:
         if parameter.name != "help":
             assert getattr(parameter, "help", None), parameter.name
+
+
+def test_help_of_sampler_names_them_all_and_the_default() -> None:
+    from mktune.search import DEFAULT_SAMPLER, sampler_names
+
+    (sampler,) = [parameter for parameter in COMMANDS["tune"].params if parameter.name == "sampler"]
+    text = sampler.help or ""
+    assert all(name in text for name in sampler_names())
+    assert f"[{DEFAULT_SAMPLER}]" in text

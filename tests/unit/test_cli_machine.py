@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mktune.backends.models import ARCHITECTURES
 from mktune.cli import boundary, doctor
+from mktune.device import ARCHITECTURES
 from mktune.errors import CandidateError, SetupError
 from mktune.trial import Status
 
