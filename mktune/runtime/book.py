@@ -51,9 +51,11 @@ class PlanBook:
         return cls._of(store, bundle, any_build, aliases)
 
     @classmethod
-    def of(cls, winners: Sequence[Winner], *, any_build: bool = False) -> PlanBook:
-        """A book of these winners."""
-        return cls._of(Reading(tuple(winners), "no plans were given"), Reading(()), any_build, None)
+    def of(
+        cls, winners: Sequence[Winner], *, any_build: bool = False, aliases: Mapping[str, str] | None = None
+    ) -> PlanBook:
+        """A book of these winners; the rest as in `open`."""
+        return cls._of(Reading(tuple(winners), "no plans were given"), Reading(()), any_build, aliases)
 
     @classmethod
     def _of(cls, store: Reading, bundle: Reading, any_build: bool, aliases: Mapping[str, str] | None) -> PlanBook:

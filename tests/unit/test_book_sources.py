@@ -1,0 +1,277 @@
+"""Where a book reads: locked, damaged, missing or newer stores never raise, write nothing and warn once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_values import WORKLOAD, make_plan, make_study, make_winner
+from test_book import ask, plan_of, reason, served
+
+from mktune import resources
+from mktune.errors import InputError, StoreError
+from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.jit.source import source_fingerprint
+from mktune.runtime import Hit, PlanBook, sources
+from mktune.store import Store, write_bundle
+
+
+@pytest.fixture(autouse=True)
+def _fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_warned", set())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    place = tmp_path / "store"
+    with Store.open(place / "x.db") as store:
+        store.put_winner(make_study(store), served())
+    return place / "x.db"
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {found.name: found.read_bytes() for found in sorted(folder.iterdir())}
+
+
+def test_store_url_path_and_bundle_give_the_same_book(path: Path, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "plans.json", [served()])
+    for place in (path, str(path), f"sqlite:///{path}", tmp_path / "plans.json"):
+        book = PlanBook.open(place)
+        assert book.winners == (served(),)
+        assert plan_of(ask(book)) == make_plan()
+
+
+def test_reading_changes_no_file_and_makes_none(path: Path) -> None:
+    before = _files(path.parent)
+    assert ask(PlanBook.open(path))
+    assert _files(path.parent) == before
+
+
+def test_a_quiet_store_in_wal_mode_is_read_without_making_files(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    before = _files(path.parent)
+    assert list(before) == ["x.db"]
+    assert ask(PlanBook.open(path))
+    assert _files(path.parent) == before
+
+
+def test_what_a_writer_has_only_in_its_log_is_seen(path: Path) -> None:
+    with Store.open(path) as store:
+        store.put_winner(None, served(make_plan(m=8)))
+        assert len(PlanBook.open(path)) == 2
+
+
+def test_a_writer_that_holds_the_lock_does_not_delay_a_look_up(path: Path) -> None:
+    with Store.open(path):
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        holder.execute("UPDATE mktune_plans SET workload = 'half written'")
+        start = time.monotonic()
+        assert plan_of(ask(PlanBook.open(path))) == make_plan()
+        assert time.monotonic() - start < 1.0
+        holder.execute("ROLLBACK")
+        holder.close()
+
+
+def test_only_reads_reach_the_database(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        assert "mode=ro" in arguments[0]
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    assert ask(PlanBook.open(path))
+    assert statements
+    assert {statement.split()[0] for statement in statements} <= {"SELECT", "BEGIN"}
+
+
+def test_an_exclusive_lock_is_a_miss_and_one_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    books = [PlanBook.open(path), PlanBook.open(path)]
+    holder.close()
+    for book in books:
+        found = ask(book)
+        assert reason(found) == "store"
+        assert "locked" in found.message  # type: ignore[union-attr]
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+def _page(number: int) -> slice:
+    return slice(4096 * number, 4096 * (number + 1))
+
+
+def test_a_database_with_any_page_overwritten_never_raises(path: Path) -> None:
+    content = path.read_bytes()
+    for page in range(len(content) // 4096):
+        damaged = bytearray(content)
+        damaged[_page(page)] = b"\xa5" * 4096
+        path.write_bytes(damaged)
+        found = ask(PlanBook.open(path))
+        assert isinstance(found, Hit) or reason(found) == "store"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 100, 4096, 0.6])
+def test_a_cut_database_never_raises(path: Path, cut: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
+    assert reason(ask(PlanBook.open(path))) == "store"
+
+
+def test_one_damaged_row_costs_only_its_plan(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Store.open(path) as store:
+        store.put_winner(None, served(make_plan(m=8)))
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE mktune_plans SET document = replace(document, '192', '384') WHERE requests = 1")
+    connection.commit()
+    connection.close()
+    book = PlanBook.open(path)
+    assert plan_of(ask(book)) == make_plan()
+    assert reason(ask(book, m=8)) == "shape"
+    assert "changed after it was stored" in caplog.text
+
+
+def _bundle() -> str:
+    from mktune.store import bundle_text
+
+    return bundle_text([served()])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 4096,
+        _bundle()[: len(_bundle()) * 6 // 10].encode(),
+        (_bundle() * 2).encode(),
+        f"<<<<<<< HEAD\n{_bundle()}".encode(),
+        _bundle().replace("0.004", "NaN").encode(),
+        json.dumps(json.loads(_bundle()) | {"schema": 99}).encode(),
+        b"\xff\xfe",
+        b"[" * 100_000,
+        pickle.dumps({"plans": []}),
+    ],
+    ids=lambda content: repr(content[:8]),
+)
+@pytest.mark.parametrize("name", ["plans.json", "plans.db", "best.pkl"])
+def test_a_file_that_is_no_bundle_never_raises_and_warns(
+    tmp_path: Path, content: bytes, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert reason(ask(PlanBook.open(tmp_path / name))) == "store"
+    assert len(caplog.records) == 1
+    assert (tmp_path / name).read_bytes() == content
+
+
+class _Planted:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["mktune.db", "plans.json", "best.pkl"])
+def test_a_planted_pickle_is_never_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / name).write_bytes(pickle.dumps(_Planted(tmp_path / "pwned")))
+    for place in (home / name, None):
+        assert not ask(PlanBook.open(place))
+    with pytest.raises(StoreError, match="not an SQLite database"):
+        Store.open(home / name)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("version", ["0099", "0000"])
+def test_another_schema_is_a_miss_and_a_warning(path: Path, version: str, caplog: pytest.LogCaptureFixture) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE mktune_alembic_version SET version_num = ?", (version,))
+    connection.commit()
+    connection.close()
+    before = _files(path.parent)
+    found = ask(PlanBook.open(path))
+    assert reason(found) == "store"
+    assert f"schema {version}; this one reads 0001" in caplog.text
+    assert ("newer" if version == "0099" else "older") in found.message  # type: ignore[union-attr]
+    assert _files(path.parent) == before
+
+
+def test_a_missing_store_is_an_empty_book_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = ask(PlanBook.open(tmp_path / "no" / "x.db"))
+    assert reason(found) == "store"
+    assert "there is no store at" in found.message  # type: ignore[union-attr]
+    assert caplog.records == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_one_is_the_callers_error() -> None:
+    for place in ("", "mysql://h/d", "/"):
+        with pytest.raises(InputError):
+            PlanBook.open(place)
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "plans"
+    monkeypatch.setattr(resources, "bundled_plans", lambda: folder)
+    write_bundle(folder / "h200" / f"{WORKLOAD}.json", [served(), served(make_plan(m=8))])
+    return folder
+
+
+def test_the_default_book_is_the_store_and_the_bundle_with_the_store_first(bundled: Path) -> None:
+    book = PlanBook.open()
+    assert len(book) == 2
+    found = ask(book)
+    assert isinstance(found, Hit)
+    assert found.source == "bundle"
+    with Store.open() as store:
+        store.put_winner(None, served(make_plan(stages=9), 99.0))
+    book = PlanBook.open()
+    found = ask(book)
+    assert isinstance(found, Hit)
+    assert (found.source, found.plan) == ("store", make_plan(stages=9))
+    assert ask(book, m=8).source == "bundle"  # type: ignore[union-attr]
+
+
+def test_a_damaged_store_leaves_the_bundle(bundled: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mktune.db").write_bytes(b"\0" * 4096)
+    assert ask(PlanBook.open()).source == "bundle"  # type: ignore[union-attr]
+
+
+def test_a_store_measured_on_other_kernels_leaves_the_bundle(bundled: Path) -> None:
+    with Store.open() as store:
+        store.put_winner(None, make_winner(make_plan(stages=9), kernels="f" * 64))
+    assert ask(PlanBook.open()).source == "bundle"  # type: ignore[union-attr]
+
+
+def test_without_bundled_plans_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "bundled_plans", lambda: tmp_path / "none")
+    found = ask(PlanBook.open())
+    assert reason(found) == "store"
+    assert "no plans are bundled" in found.message  # type: ignore[union-attr]
+
+
+def test_plans_that_ship_are_for_these_kernels() -> None:
+    reading = sources.read_bundled()
+    assert [record for record in reading.winners if record.measurement.policy.simulated] == []
+    for winner in reading.winners:
+        assert winner.validated
+        own = kernels_fingerprint(winner.plan.workload, winner.plan.op_names)
+        assert winner.fingerprint.kernels in (own, source_fingerprint()), "tune again, or do not ship this plan"

@@ -1,0 +1,184 @@
+"""Bundles: the same winners give the same bytes, and a file that is not exactly a bundle is refused with its place."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored_values import B300, make_plan, make_winner
+
+from mktune import strict_json
+from mktune.bundle import parse_bundle
+from mktune.errors import InputError, NothingFoundError
+from mktune.store import Store, bundle_text, read_bundle, write_bundle
+
+WINNERS = [make_winner(make_plan(m=m)) for m in (8, 16, 32)] + [make_winner(device=B300)]
+
+
+def test_a_bundle_survives_a_file(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "new" / "plans.json", WINNERS)
+    found = read_bundle(tmp_path / "new" / "plans.json")
+    assert sorted(found, key=repr) == sorted(WINNERS, key=repr)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["plans.json"]
+
+
+def test_the_bytes_do_not_depend_on_the_order_or_the_round() -> None:
+    text = bundle_text(WINNERS)
+    assert bundle_text(WINNERS[::-1]) == text
+    assert bundle_text(parse_bundle(text, "x")) == text
+
+
+def test_the_bytes_of_a_store_are_those_of_its_winners(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        for winner in WINNERS:
+            store.put_winner(None, winner)
+        assert bundle_text(store.winners()) == bundle_text(WINNERS)
+
+
+def test_the_document_reads_well_and_is_plain_json() -> None:
+    text = bundle_text(WINNERS)
+    data = json.loads(text, parse_constant=pytest.fail)
+    assert (data["kind"], data["schema"], len(data["winners"])) == ("mktune-plans", 1, 4)
+    assert text.endswith("}\n")
+    assert '      "m_range": [8, 8],\n' in text  # one line for a list of numbers
+    one, other = (
+        bundle_text(WINNERS[:1]).splitlines(),
+        bundle_text([make_winner(make_plan(m=8, stages=5))]).splitlines(),
+    )
+    assert len(one) == len(other)
+    assert sum(left != right for left, right in zip(one, other, strict=True)) == 2  # the config and the id
+
+
+def test_nothing_is_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(NothingFoundError):
+        write_bundle(tmp_path / "plans.json", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plans.json"
+    write_bundle(path, WINNERS[:1])
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_bundle(path, WINNERS)
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["plans.json"]
+
+
+def test_a_place_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        write_bundle(tmp_path / "file" / "plans.json", WINNERS)
+    with pytest.raises(InputError, match="cannot read"):
+        read_bundle(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot read"):
+        read_bundle(tmp_path)
+
+
+TEXT = bundle_text(WINNERS[:1])
+_LINE = TEXT.splitlines().index('      "kept_baseline": false,') + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "p.json:1:1: "),
+        (TEXT[: len(TEXT) * 6 // 10], r"p.json:\d+:\d+: not JSON"),
+        ("\0" * 4096, "p.json:1:1: "),
+        (TEXT + TEXT, rf"p.json:{TEXT.count(chr(10)) + 1}:1: more than one document"),
+        (f"<<<<<<< HEAD\n{TEXT}", "p.json:1:1: an unresolved merge"),
+        (TEXT.replace('      "kept', '<<<<<<< HEAD\n      "kept'), rf"p.json:{_LINE}:1: an unresolved merge"),
+        (TEXT.replace("false", "NaN"), rf"p.json:{_LINE}:24: NaN is not"),
+        (TEXT.replace("false", "-Infinity"), rf"p.json:{_LINE}:24: -Infinity is not"),
+        (TEXT.replace("false", "1e999"), rf"p.json:{_LINE}:24: 1e999 is too large"),
+        (TEXT.replace('"kept', '"ratio": 1.0, "kept'), r"p.json:\d+:\d+: the key 'ratio' stands twice"),
+        (b'{"kind":\n"\xff"}', "p.json:2:2: not UTF-8"),
+        ("[" * 100_000, "nested too deeply"),
+        ("9" * 10_000, "p.json: "),
+        ("{}", "not a bundle"),
+        ("[]", "not a bundle"),
+        (b"\x80\x04\x95pickle", "not UTF-8"),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_what_is_no_bundle_is_refused_with_its_place(text: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        parse_bundle(text, "p.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("schema", [2, 99])
+def test_a_newer_bundle_names_both_versions(schema: int) -> None:
+    with pytest.raises(InputError, match=rf"newer mktune \(bundle schema {schema}; this mktune reads 1\)"):
+        parse_bundle(json.dumps(json.loads(TEXT) | {"schema": schema}), "p.json")
+
+
+@pytest.mark.parametrize("schema", [0, -1, True, 1.0, "1", None])
+def test_a_schema_that_is_no_version(schema: object) -> None:
+    with pytest.raises(InputError, match="is not a version"):
+        parse_bundle(json.dumps(json.loads(TEXT) | {"schema": schema}), "p.json")
+
+
+def _changed(edit: Callable[[dict[str, Any]], object]) -> str:
+    data = copy.deepcopy(json.loads(TEXT))
+    edit(data["winners"][0])
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda winner: winner.pop("ratio"), r"winners\[0\]: missing ratio"),
+        (lambda winner: winner.update(more=1), r"winners\[0\]: unknown 'more'"),
+        (lambda winner: winner.update(ratio="0.8"), r"winners\[0\].ratio must be a number"),
+        (lambda winner: winner.update(ratio=True), r"winners\[0\].ratio must be a number"),
+        (lambda winner: winner.update(ratio=0), r"winners\[0\].ratio must be above 0"),
+        (lambda winner: winner.update(plan=None), r"winners\[0\].plan: a plan must be an object"),
+        (lambda winner: winner["plan"].pop("order"), r"winners\[0\].plan: plan: missing order"),
+        (lambda winner: winner["plan"].update(contract=2), r"winners\[0\].plan_id: the plan was changed"),
+        (lambda winner: winner["fingerprint"].update(sms="132"), r"fingerprint.sms must be a whole number"),
+        (lambda winner: winner["fingerprint"].pop("gpu"), r"fingerprint: missing gpu"),
+        (lambda winner: winner["measurement"].update(samples_us=[1, "2"]), r"samples_us\[1\] must be a number"),
+        (lambda winner: winner["measurement"]["policy"].update(cold=1), r"policy.cold must be true or false"),
+        (lambda winner: winner.update(builtins=[]), r"builtins must be an object"),
+        (lambda winner: winner.update(extra={"a": 1}), r"extra.a must be text"),
+    ],
+)
+def test_a_wrong_field_is_named(edit: Callable[[dict[str, Any]], object], place: str) -> None:
+    with pytest.raises(InputError, match=place):
+        parse_bundle(_changed(edit), "p.json")
+
+
+_json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+)
+
+
+@given(_json_values)
+def test_strict_json_takes_what_json_is(value: Any) -> None:
+    assert strict_json.loads(json.dumps(value), "x") == value
+    assert (
+        strict_json.loads(json.dumps(value, ensure_ascii=False, indent=1).encode(errors="surrogatepass"), "x") == value
+    )
+
+
+@settings(deadline=None)
+@given(st.text(alphabet='{}[]:,"\\/ \n01eE+-.aNnulI\0', max_size=30))
+def test_strict_json_reads_or_refuses_any_text(text: str) -> None:
+    try:
+        strict_json.loads(text, "x")
+    except InputError as error:
+        assert str(error).startswith("x:")  # noqa: PT017
