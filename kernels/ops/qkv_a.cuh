@@ -31,7 +31,7 @@ struct QkvAFinalizerArgs {
   int rows;
 };
 
-// ---- where a row of y comes from: four neighbouring elements of one row, as they are after rounding to bf16 -----------
+// ---- where a row of y comes from: four neighbouring elements of one row, rounded to bf16 and packed -------------------
 template <int kSplitK>
 struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the order of the splits
   const float* partials;
@@ -47,7 +47,7 @@ struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the o
       raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * QkvA::kN + n);
     return raw;
   }
-  static MKTUNE_DEVICE float4 values(const Raw& raw) {
+  static MKTUNE_DEVICE uint2 rounded(const Raw& raw) {
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int s = 0; s < kSplitK; ++s) {
@@ -56,7 +56,7 @@ struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the o
       sum.z += __uint_as_float(raw.split[s].z);
       sum.w += __uint_as_float(raw.split[s].w);
     }
-    return {round_to_bf16(sum.x), round_to_bf16(sum.y), round_to_bf16(sum.z), round_to_bf16(sum.w)};
+    return {to_bf16x2(sum.x, sum.y), to_bf16x2(sum.z, sum.w)};
   }
 };
 
@@ -65,9 +65,7 @@ struct Bf16Rows {  // bf16 [rows, 2624]
 
   using Raw = uint2;
   MKTUNE_DEVICE Raw load(int row, int n) const { return load_produced_8(y + static_cast<u64>(row) * QkvA::kN + n); }
-  static MKTUNE_DEVICE float4 values(Raw raw) {
-    return {bf16_low(raw.x), bf16_high(raw.x), bf16_low(raw.y), bf16_high(raw.y)};
-  }
+  static MKTUNE_DEVICE uint2 rounded(Raw raw) { return raw; }
 };
 
 // ---- the finalizer: one row by one team ---------------------------------------------------------------------------------
@@ -82,28 +80,36 @@ struct QkvAFinalizer {
   static constexpr int kTailRounds = (kTailUnits + kThreads - 1) / kThreads;
   static_assert(kLoraRounds * kThreads == kLoraUnits, "threads must divide the lora part");
 
+  // The norms' weights, constants: fetched ahead into registers, or one at a time where they are used.
   struct NormWeights {
-    uint2 lora[kLoraRounds], tail[kTailRounds];
+    uint2 lora_[kLoraRounds], tail_[kTailRounds];
+    MKTUNE_DEVICE uint2 lora(int i, int) const { return lora_[i]; }
+    MKTUNE_DEVICE uint2 tail(int i, int) const { return tail_[i]; }
+  };
+  struct NormWeightsInMemory {
+    const Bf16 *q_norm_w, *kv_norm_w;
+    MKTUNE_DEVICE uint2 lora(int, int unit) const { return __ldg(reinterpret_cast<const uint2*>(q_norm_w) + unit); }
+    MKTUNE_DEVICE uint2 tail(int, int unit) const { return __ldg(reinterpret_cast<const uint2*>(kv_norm_w) + unit); }
   };
 
-  // Constants: may run before the wait.
+  // May run before the wait.
   static MKTUNE_DEVICE NormWeights load_norm_weights(const QkvAFinalizerArgs& args, Team<kThreads> team) {
     NormWeights weights;
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i)
-      weights.lora[i] = load_constant_8(reinterpret_cast<const uint2*>(args.q_norm_w) + i * kThreads + team.rank);
+      weights.lora_[i] = load_constant_8(reinterpret_cast<const uint2*>(args.q_norm_w) + i * kThreads + team.rank);
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      weights.tail[i] = {0, 0};
-      if (unit < kKvUnits) weights.tail[i] = load_constant_8(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit);
+      weights.tail_[i] = {0, 0};
+      if (unit < kKvUnits) weights.tail_[i] = load_constant_8(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit);
     }
     return weights;
   }
 
-  template <Trigger kTrigger, class Rows>
+  template <Trigger kTrigger, class Rows, class Weights>
   static MKTUNE_DEVICE void run_row(const Rows& source, const QkvAFinalizerArgs& args, int row,
-                                    const NormWeights& weights, Team<kThreads> team, float2* scratch) {
+                                    const Weights& weights, Team<kThreads> team, float2* scratch) {
     // The position's table entries hang on a load of their own: ask first.
     const i64 position = load_produced_i64(args.positions + row), slot = load_produced_i64(args.slots + row);
     typename Rows::Raw lora_raw[kLoraRounds], tail_raw[kTailRounds];
@@ -125,17 +131,17 @@ struct QkvAFinalizer {
       }
     }
 
-    float4 lora[kLoraRounds], tail[kTailRounds];
+    uint2 lora[kLoraRounds], tail[kTailRounds];  // packed: they are bf16 anyway
     float2 squares = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i) {
-      lora[i] = Rows::values(lora_raw[i]);
-      squares.x += dot(lora[i], lora[i]);
+      lora[i] = Rows::rounded(lora_raw[i]);
+      squares.x += square(unpacked(lora[i]));
     }
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {
-      tail[i] = Rows::values(tail_raw[i]);
-      if (i * kThreads + team.rank < kKvUnits) squares.y += dot(tail[i], tail[i]);
+      tail[i] = Rows::rounded(tail_raw[i]);
+      if (i * kThreads + team.rank < kKvUnits) squares.y += square(unpacked(tail[i]));
     }
     squares = team.sum(squares, scratch);
     const float lora_inverse = rsqrtf(squares.x * (1.0f / QkvA::kLora) + 1e-5f);
@@ -147,7 +153,7 @@ struct QkvAFinalizer {
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      const float4 normed = scaled(lora[i], lora_inverse, weights.lora[i]);
+      const float4 normed = scaled(unpacked(lora[i]), lora_inverse, weights.lora(i, unit));
       // Quantised from the bf16-rounded value.
       const float4 v = {round_to_bf16(normed.x), round_to_bf16(normed.y), round_to_bf16(normed.z),
                         round_to_bf16(normed.w)};
@@ -159,7 +165,8 @@ struct QkvAFinalizer {
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      const float4 v = unit < kKvUnits ? scaled(tail[i], kv_inverse, weights.tail[i]) : rotated(tail[i], cos[i], sin[i]);
+      const float4 v = unit < kKvUnits ? scaled(unpacked(tail[i]), kv_inverse, weights.tail(i, unit))
+                                       : rotated(unpacked(tail[i]), cos[i], sin[i]);
       if (unit < kTailUnits && slot >= 0)
         reinterpret_cast<uint2*>(args.mla_cache)[slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
     }
@@ -168,7 +175,8 @@ struct QkvAFinalizer {
   }
 
  private:
-  static MKTUNE_DEVICE float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+  static MKTUNE_DEVICE float4 unpacked(uint2 v) { return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)}; }
+  static MKTUNE_DEVICE float square(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
   static MKTUNE_DEVICE float4 scaled(float4 v, float factor, uint2 w) {
     return {v.x * factor * bf16_low(w.x), v.y * factor * bf16_high(w.x), v.z * factor * bf16_low(w.y),
             v.w * factor * bf16_high(w.y)};
@@ -232,7 +240,7 @@ struct QkvALastArriver {
     store_y<Gemm>(sum, tile, workspace.y, args.rows, thread);
     if (!is_last(workspace.row_counters + tile.m_tile, tile.n_tiles, thread, flag, barrier)) return;
     const Team<32> team{thread % 32, 0};
-    const auto weights = QkvAFinalizer<32>::load_norm_weights(args, team);
+    const QkvAFinalizer<32>::NormWeightsInMemory weights{args.q_norm_w, args.kv_norm_w};
     for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
       QkvAFinalizer<32>::template run_row<Trigger::kExit>(Bf16Rows{workspace.y}, args, row, weights, team, nullptr);
   }

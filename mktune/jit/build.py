@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mktune.jit import nvrtc, sass
+from mktune.jit import nvrtc
 from mktune.jit.cache import KernelCache
+from mktune.jit.disassembly import disassemble, nvdisasm
+from mktune.jit.sass import read_facts
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, KernelSpec
 
@@ -36,7 +38,7 @@ def build(
     missing: list[_Job] = []
     for job in _jobs(specs, arch):
         kernel = cache.read(job.key, job.spec)
-        if kernel is not None and facts and kernel.facts is None and sass.available():
+        if kernel is not None and facts and kernel.facts is None and nvdisasm():
             kernel = None  # stored without facts
         if kernel is None:
             missing.append(job)
@@ -92,7 +94,7 @@ def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKerne
                 facts=None,
             )
         )
-    if facts and sass.available():
-        code = sass.disassemble(program.cubin)
-        kernels = [replace(kernel, facts=sass.read(kernel, code)) for kernel in kernels]
+    if facts and nvdisasm():
+        code = disassemble(program.cubin)
+        kernels = [replace(kernel, facts=read_facts(kernel, code)) for kernel in kernels]
     return kernels

@@ -15,10 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mktune.jit.cubin import Parameters, parameters
-from mktune.jit.disassembly import Instruction, disassemble, nvdisasm
+from mktune.jit.disassembly import Instruction
 from mktune.launch import CompiledKernel, SassFacts
-
-__all__ = ["available", "disassemble", "read"]
 
 _MMA = ("HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "DMMA", "UTCHMMA", "UTCQMMA", "UTCOMMA", "UTCIMMA")
 _LOADS = {"LDG", "LD", "LDGSTS", "UTMALDG", "UBLKCP"}
@@ -49,12 +47,7 @@ _UNKNOWN: Places = frozenset({"unknown"})
 _MEMORY: Places = frozenset({"memory"})
 
 
-def available() -> bool:
-    """Whether there is a disassembler."""
-    return nvdisasm() is not None
-
-
-def read(kernel: CompiledKernel, code: Mapping[str, tuple[Instruction, ...]]) -> SassFacts:
+def read_facts(kernel: CompiledKernel, code: Mapping[str, tuple[Instruction, ...]]) -> SassFacts:
     """The facts of `kernel`, whose disassembly is in `code`."""
     instructions = code[kernel.symbol]
     states = _before_wait(instructions, _Origins(kernel))

@@ -1,0 +1,242 @@
+"""Every kernel of A0 → B0 against the contract's fp64 reference: all tiles, splits, placements and row counts."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from chain import OUTPUTS, Chain, Running, compile_all, delayed  # noqa: E402
+
+from mktune.graph.workload import workload  # noqa: E402
+from mktune.ops.add_rmsnorm_quant import AddRmsnormQuant  # noqa: E402
+from mktune.ops.gemm import GemmConfig  # noqa: E402
+from mktune.ops.inputs import make_inputs  # noqa: E402
+from mktune.ops.qkv_a import QkvA  # noqa: E402
+from mktune.ops.tolerances import DIRECT, THROUGH_GEMM  # noqa: E402
+from mktune.plan import KernelPlan, OpPlan  # noqa: E402
+from mktune.shape import Shape  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+ROWS = (1, 2, 7, 8, 16, 17, 32, 64, 100, 128, 256)
+GDC = ("entry", "prologue", "prefetch")
+TRIGGERS = ("exit", "start", "after_wait", "before_epilogue")
+EDGES = ("full", "programmatic", "launch_order")
+
+
+def b0(impl="wgmma", block_m=16, block_n=64, split_k=3, stages=12, warps=4, finalizer="kernel", threads=512):
+    return OpPlan.of(
+        impl,
+        {
+            "block_m": block_m,
+            "block_n": block_n,
+            "split_k": split_k,
+            "stages": stages,
+            "warps": warps,
+            "finalizer": finalizer,
+            "finalizer_threads": threads,
+        },
+    )
+
+
+def _cover() -> list[Chain]:
+    """Every tile and warp count of both implementations, each with both finalizers; the other knobs take turns."""
+    tiles = itertools.product(
+        ("wgmma", "mma_sync"), (8, 16, 32, 64, 128), (64, 128), (4, 8), ("kernel", "last_arriver")
+    )
+    turns = zip(
+        itertools.cycle((1, 2, 3, 4, 6, 8, 12, 16, 1)),  # odd lengths, so that both finalizers meet every value
+        itertools.cycle((2, 3, 4, 6, 12)),
+        itertools.cycle((128, 256, 512)),
+        itertools.cycle((192, 384, 768)),
+        itertools.cycle(GDC),
+        itertools.cycle((*TRIGGERS, "start")),
+        itertools.cycle(TRIGGERS[1:]),
+        itertools.cycle(("entry", "prologue", "prologue")),
+        itertools.cycle(EDGES),
+    )
+    chains = []
+    for impl, block_m, block_n, warps, finalizer in tiles:
+        config = GemmConfig(block_m, block_n, 1, 2, warps)
+        if config.accumulators > 64 or (impl == "mma_sync" and block_m == 8):
+            continue
+        split, stages, threads, a0_threads, gdc, trigger, a0_trigger, gdc_small, edge = next(turns)
+        stages = min(stages, 48 // split)
+        plan = b0(impl, block_m, block_n, split, stages, warps, finalizer, threads)
+        while GemmConfig.of(plan).smem_bytes() > 232448:
+            stages -= 1
+            plan = b0(impl, block_m, block_n, split, stages, warps, finalizer, threads)
+        rest = (48 // split - stages) * 128 * block_n
+        l2 = min(rest, 65536) if gdc == "prefetch" else 0
+        chains.append(
+            Chain(
+                plan,
+                a0_threads,
+                KernelPlan(gdc=gdc_small, trigger=a0_trigger),
+                KernelPlan(gdc=gdc, trigger=trigger, l2_prefetch_bytes=l2),
+                KernelPlan(gdc=gdc_small, trigger=a0_trigger),
+                edge,
+            )
+        )
+    return chains
+
+
+CHAINS = _cover()
+
+
+def title(chain: Chain) -> str:
+    config = GemmConfig.of(chain.b0)
+    tile = f"{config.block_m}x{config.block_n}-k{config.split_k}-s{config.stages}-w{config.warps}"
+    return f"{chain.b0.impl}-{tile}-{config.finalizer}-{chain.b0p.gdc}-{chain.b0p.trigger}-{chain.edge}"
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    base = Chain(b0())
+    specs = [spec for chain in (*CHAINS, base, *_delay_chains()) for spec in chain.specs()]
+    return compile_all(specs)
+
+
+@dataclass
+class Case:
+    """Inputs of one shape and what A0 makes of them by the reference."""
+
+    shape: Shape
+    inputs: dict
+
+    def fresh_outputs(self) -> dict:
+        """Outputs full of 0xFF, the cache as it was."""
+        ports = {**AddRmsnormQuant.ports, **QkvA.ports}
+        dtypes = {"bf16": torch.bfloat16, "f32": torch.float32, "e4m3": torch.float8_e4m3fn}
+        made = {}
+        for name in OUTPUTS:
+            made[name] = torch.empty(ports[name].size(self.shape), dtype=dtypes[ports[name].dtype], device="cuda")
+            made[name].view(torch.uint8).fill_(0xFF)
+        return made | {"mla_cache": self.inputs["mla_cache"].clone()}
+
+
+@cache
+def case(m: int) -> Case:
+    graph = workload("glm52_attention_prefix").subgraph(("A0", "B0"))
+    shape = Shape.from_m(m, 8192)
+    return Case(shape, make_inputs(graph, shape, seed=m, device="cuda", ragged=True))
+
+
+def run(chain: Chain, m: int, kernels, replays: int = 1):
+    """Outputs of the last replay, and what of the scratch memory is left; each replay must give the same bits."""
+    of = case(m)
+    outputs = of.fresh_outputs()
+    running = Running(chain, of.shape, kernels, [{**of.inputs, **outputs}])
+    first = None
+    try:
+        for name, buffer in running.scratch.items():
+            if not name.endswith("counters"):
+                buffer.fill_(0xFF)
+        for _ in range(replays):
+            for name in OUTPUTS:
+                outputs[name].view(torch.uint8).fill_(0xFF)
+            running.replay()
+            torch.cuda.synchronize()
+            bits = [outputs[name].view(torch.uint8).clone() for name in outputs]
+            assert first is None or all(map(torch.equal, first, bits)), "replays differ"
+            first = bits
+    finally:
+        running.close()
+    return outputs, running.scratch
+
+
+def check(chain: Chain, m: int, outputs, scratch) -> None:
+    of = case(m)
+    assert AddRmsnormQuant().compare(of.inputs, outputs, of.shape) == []
+    given = {**of.inputs, "h_q": outputs["h_q"], "h_s": outputs["h_s"]}
+    op = QkvA()
+    assert op.judge(given, _reference(m, outputs), outputs, THROUGH_GEMM) == []
+    for name, buffer in scratch.items():
+        if name.endswith("counters"):
+            assert not buffer.any(), f"{name} is not zero again"
+    _check_finalizer_alone(op, chain, of, given, outputs, scratch)
+
+
+_REFERENCES: dict = {}
+
+
+def _reference(m: int, outputs):
+    """B0's reference on A0's actual result: the same for every config whose A0 gives the same bits."""
+    codes = outputs["h_q"].view(torch.uint8)
+    for known, expected in _REFERENCES.get(m, []):
+        if torch.equal(known, codes):
+            return expected
+    of = case(m)
+    expected = QkvA().reference({**of.inputs, "h_q": outputs["h_q"], "h_s": outputs["h_s"]}, of.shape)
+    _REFERENCES.setdefault(m, []).append((codes.clone(), expected))
+    return expected
+
+
+def _check_finalizer_alone(op, chain, of, given, outputs, scratch) -> None:
+    """The finalizer judged on the GEMM's own result, where that is in memory."""
+    m, split = of.shape.m, GemmConfig.of(chain.b0).split_k
+    if "y" in scratch:
+        y = scratch["y"].view(torch.bfloat16)[: m * 2624].view(m, 2624)
+    else:
+        parts = scratch["partials"].view(torch.float32)[: split * m * 2624].view(split, m, 2624)
+        total = torch.zeros_like(parts[0])
+        for part in parts:  # in the kernel's order
+            total += part
+        y = total.to(torch.bfloat16)
+    assert op.judge(given, op.finish(y, given), outputs, DIRECT) == []
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=title)
+def test_every_tile_is_right_at_every_row_count(chain, kernels):
+    for m in ROWS:
+        outputs, scratch = run(chain, m, kernels, replays=2)
+        check(chain, m, outputs, scratch)
+
+
+@pytest.mark.parametrize("finalizer", ["kernel", "last_arriver"])
+def test_many_replays_give_the_same_bits(finalizer, kernels):
+    chain = next(chain for chain in CHAINS if dict(chain.b0.config)["finalizer"] == finalizer and chain.edge != "full")
+    outputs, scratch = run(chain, 17, kernels, replays=200)
+    check(chain, 17, outputs, scratch)
+
+
+def _delay_chains() -> list[Chain]:
+    """Early triggers, late writes: consumers that do not wait would read poison."""
+    late = KernelPlan(gdc="prefetch", trigger="start")
+    small = KernelPlan(gdc="prologue", trigger="start")
+    plans = (b0(), b0(split_k=1, stages=6), b0(finalizer="last_arriver"), b0("mma_sync", split_k=6, stages=6))
+    return [delayed(Chain(plan, 384, small, late, small, "programmatic"), 20000) for plan in plans]
+
+
+@pytest.mark.parametrize("chain", _delay_chains(), ids=title)
+def test_consumers_wait_for_producers_that_trigger_at_once_and_write_late(chain, kernels):
+    for m in (1, 16):
+        outputs, scratch = run(chain, m, kernels, replays=3)
+        check(chain, m, outputs, scratch)
+
+
+def test_rows_without_a_slot_leave_the_cache_as_it_was(kernels):
+    of = case(64)
+    assert (of.inputs["slots"] < 0).any(), "the case has no padding row"
+    outputs, _ = run(Chain(b0()), 64, kernels)
+    rows = outputs["mla_cache"].view(-1, 576)
+    untouched = torch.ones(len(rows), dtype=torch.bool, device="cuda")
+    untouched[of.inputs["slots"][of.inputs["slots"] >= 0]] = False
+    assert torch.equal(rows[untouched], of.inputs["mla_cache"].view(-1, 576)[untouched])
+
+
+def test_a_wrong_result_is_seen(kernels):
+    """The checks themselves: one K group's scale off by a factor of two is an error."""
+    of = case(16)
+    outputs, scratch = run(Chain(b0()), 16, kernels)
+    broken = {**of.inputs, "W_a_s": of.inputs["W_a_s"].clone()}
+    broken["W_a_s"][:, 7] *= 2
+    given = {**broken, "h_q": outputs["h_q"], "h_s": outputs["h_s"]}
+    op = QkvA()
+    assert op.judge(given, op.reference(given, of.shape), outputs, THROUGH_GEMM) != []
+    check(Chain(b0()), 16, outputs, scratch)
