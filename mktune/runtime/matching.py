@@ -35,6 +35,15 @@ class Entry:
     def simulated(self) -> bool:
         return self.winner.measurement.policy.simulated
 
+    @cached_property
+    def ranges(self) -> tuple[int, int, int, int]:
+        """Least and greatest M, least and greatest KV."""
+        return (*self.plan.m_range, *self.plan.kv_range)
+
+    def holds(self, m: int, kv: int) -> bool:
+        low, high, kv_low, kv_high = self.ranges
+        return low <= m <= high and kv_low <= kv <= kv_high
+
 
 class Rules:
     """What a book knows besides a request: its plans by workload and GPU, aliases, and which build is its own.
@@ -48,9 +57,12 @@ class Rules:
         self.any_build = any_build
         self.by_workload: dict[str, list[Entry]] = {}
         self.by_gpu: dict[tuple[str, str], list[Entry]] = {}
+        self.by_tokens: dict[tuple[str, str, int], list[Entry]] = {}
         for entry in entries:
             self.by_workload.setdefault(entry.plan.workload, []).append(entry)
             self.by_gpu.setdefault((entry.plan.workload, entry.gpu), []).append(entry)
+            tokens = entry.plan.shape.tokens_per_request
+            self.by_tokens.setdefault((entry.plan.workload, entry.gpu, tokens), []).append(entry)
 
         self._builds: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
@@ -76,6 +88,17 @@ class Rules:
 
 def match(request: Request, rules: Rules) -> Hit | Miss:
     """The plan that answers `request`, or the miss."""
+    key = (request.workload, request.gpu, request.tokens_per_request)
+    near = [entry for entry in rules.by_tokens.get(key, ()) if entry.holds(request.m, request.kv)]
+    if near:  # the common case goes through few plans; a miss looks at all of them for its reason
+        found = _check(near, request, rules, "")
+        if found:
+            return found
+    return _explain(request, rules)
+
+
+def _explain(request: Request, rules: Rules) -> Hit | Miss:
+    """As `match`, through every plan."""
     if not rules.by_workload:
         return Miss("store", f"no plans are stored: {rules.notes}")
     if request.workload not in rules.by_workload:
@@ -85,6 +108,10 @@ def match(request: Request, rules: Rules) -> Hit | Miss:
     if not entries:
         known = ", ".join(sorted({entry.winner.fingerprint.gpu for entry in rules.by_workload[request.workload]}))
         return Miss("device", f"no plan for {request.gpu}; stored for {request.workload}: {known}")
+    return _check(entries, request, rules, alias)
+
+
+def _check(entries: list[Entry], request: Request, rules: Rules, alias: str) -> Hit | Miss:
     for reason, passes, explain in _CHECKS:
         left = [entry for entry in entries if passes(entry, request, rules)]
         if not left:
@@ -174,12 +201,7 @@ def _has_device(entry: Entry, request: Request, rules: Rules) -> bool:
 
 
 def _has_shape(entry: Entry, request: Request, rules: Rules) -> bool:
-    plan = entry.plan
-    return (
-        plan.shape.tokens_per_request == request.tokens_per_request
-        and plan.m_range[0] <= request.m <= plan.m_range[1]
-        and plan.kv_range[0] <= request.kv <= plan.kv_range[1]
-    )
+    return entry.plan.shape.tokens_per_request == request.tokens_per_request and entry.holds(request.m, request.kv)
 
 
 def _may_be_served(entry: Entry, request: Request, rules: Rules) -> bool:
