@@ -13,6 +13,7 @@ With --json an error is also the one JSON document on stdout.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -40,25 +41,22 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised."""
     as_json = "--json" in args
     render.start()
-    _route_warnings()
-    with _signals() as received, warnings.catch_warnings():
-        warnings.showwarning = _warn
+    with _signals() as received, _warnings_as_notes():
         try:
             code = _invoke(list(args) or ["--help"])
-            sys.stdout.flush()  # a broken pipe shows here, while it can still be caught
+            sys.stdout.flush()  # what cannot be written shows here, while it can still be caught
             return _signal_code(received) if received else code
         except KeyboardInterrupt:
             reason = "terminated" if signal.SIGTERM in received else "interrupted"
             return _fail(as_json, reason, "Interrupted", _signal_code(received))
-        except BrokenPipeError:
-            return _leave_pipe()
         except MktuneError as error:
             return _fail(as_json, str(error), type(error).__name__, error.exit_code, getattr(error, "reason", None))
         except typer.TyperException as error:
             return _fail(as_json, _usage(error), "UsageError", 2)
+        except OSError as error:
+            return _output_failed(error) if _is_of_output(error) else _unexpected(as_json, error)
         except Exception as error:
-            message = f"internal error: {type(error).__name__}: {error} (traceback in {_log(error)})"
-            return _fail(as_json, message, "InternalError", 1)
+            return _unexpected(as_json, error)
 
 
 def _invoke(args: list[str]) -> int:
@@ -92,21 +90,35 @@ def _fail(as_json: bool, message: str, kind: str, code: int, reason: str | None 
         if as_json and not render.document_written():
             error = {"type": kind, "message": line, "exit_code": code}
             render.document({"error": error | ({"reason": reason} if reason else {})})
+        sys.stdout.flush()
         print(f"mktune: error: {line}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        return _leave_pipe()
+    except OSError as error:
+        return _output_failed(error)
     return code
 
 
-def _leave_pipe() -> int:
-    """Nobody reads any more: give the interpreter's last flush somewhere to go."""
+def _unexpected(as_json: bool, error: Exception) -> int:
+    message = f"internal error: {type(error).__name__}: {error} (traceback in {_log(error)})"
+    return _fail(as_json, message, "InternalError", 1)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Writing to stdout or stderr failed: such an error names no file."""
+    return isinstance(error, BrokenPipeError) or (error.errno == errno.ENOSPC and error.filename is None)
+
+
+def _output_failed(error: OSError) -> int:
+    """What is left to print goes nowhere, so that the interpreter's last flush does not fail too."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(null, stream.fileno())
-    return BROKEN_PIPE
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    print(f"mktune: error: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
+    return 1
 
 
 class _Notes(logging.Handler):
@@ -120,11 +132,20 @@ def _warn(message: Warning | str, *place: object, **more: object) -> None:
     render.note(f"mktune: warning: {render.one_line(str(message))}")
 
 
-def _route_warnings() -> None:
-    logger = logging.getLogger("mktune")
-    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
-        logger.addHandler(_Notes(logging.WARNING))
-        logger.propagate = False
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """The package's log and Python's warnings, while one command runs."""
+    logger, notes = logging.getLogger("mktune"), _Notes(logging.WARNING)
+    propagate = logger.propagate
+    logger.addHandler(notes)
+    logger.propagate = False
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            yield
+    finally:
+        logger.removeHandler(notes)
+        logger.propagate = propagate
 
 
 def _log(error: BaseException) -> Path:

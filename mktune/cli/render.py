@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -31,9 +32,13 @@ class Column:
 
 
 def start() -> None:
-    """Make ready for one command: no character may make printing fail."""
+    """Make ready for one command: no character and no closed stream may make printing fail."""
     global _written
     _written = False
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # lives as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -206,6 +206,7 @@ def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:
     for cell in cells:
         if cell.result is not None:
             render.line(f"{shape_words(cell.shape)}: {_ran(cell.result)}")
+            render.line(f"  {_spent(cell.result)}")
             render.line(f"  study {cell.study}")
     rows = [_row(cell, cell.result.winner, backend) for cell in cells if cell.result and cell.result.winner]
     if rows:
@@ -225,6 +226,15 @@ def _ran(result: TuneResult) -> str:
     parts += [f"space exhausted: {result.exhausted}"] if result.exhausted else []
     parts += [f"stopped by {result.stopped}; go on with --resume"] if result.stopped else []
     return "; ".join(parts)
+
+
+def _spent(result: TuneResult) -> str:
+    """Where the time went: how much of it measuring, and mktune's own share of a trial."""
+    seconds = result.seconds
+    measuring = (seconds.get("measure", 0.0) + seconds.get("promote", 0.0)) / seconds["total"]
+    asking = seconds.get("ask", 0.0) / max(len(result.trials) - result.resumed, 1)
+    own = f"{1e3 * result.overhead_seconds:.1f} ms of our own and {1e3 * asking:.1f} ms of the sampler's per trial"
+    return f"{100 * measuring:.0f} % of the time measuring; {own}"
 
 
 def _row(cell: Cell, winner: Winner, backend: Backend) -> list[object]:

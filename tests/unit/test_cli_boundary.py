@@ -161,3 +161,39 @@ def test_closed_pipe_is_quiet() -> None:
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ | {"CODE": code})
     assert result.stdout == "line 0\n141\n"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("args", ["doctor --json", "lookup nope --m 1 --kv 1 --json"])
+def test_full_disk_behind_stdout_is_one_line(args: str) -> None:
+    command = f"{sys.executable} -m mktune {args} > /dev/full"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "mktune: error: cannot write the output: No space left on device\n"
+
+
+def test_closed_streams_do_no_harm() -> None:
+    command = f"{sys.executable} -m mktune lookup nope --m 1 --kv 1 --json"
+    closed_err = subprocess.run(["bash", "-c", f"{command} 2>&-"], capture_output=True, text=True)
+    assert closed_err.returncode == 2
+    assert set(json.loads(closed_err.stdout)) == {"error"}
+    closed_out = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True, text=True)
+    assert closed_out.returncode == 2
+    assert closed_out.stderr.count("\n") == 1
+
+
+def test_ascii_terminals_get_every_command(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "mktune", "show", "branches"]
+    result = subprocess.run(command, capture_output=True, env=environment)
+    assert result.returncode == 0
+    assert result.stdout.isascii()
+
+
+def test_library_logging_is_as_before_after_a_command(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import logging
+
+    assert ending(monkeypatch, lambda: 0) == 0
+    logging.getLogger("mktune.runtime").warning("seen")
+    assert "seen" in caplog.text
