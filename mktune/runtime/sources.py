@@ -5,7 +5,6 @@ SQLite is read with the standard library, so that a look-up does not import a da
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from mktune.trial import Winner
 if TYPE_CHECKING:
     import sqlite3
 
-_log = logging.getLogger("mktune.runtime")
 _warned: set[str] = set()
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _WAL_BYTE = 18  # of the file's header: 2 in WAL mode
@@ -155,6 +153,8 @@ def _fault(note: str) -> Reading:
 
 def _warn(note: str) -> None:
     """Once for each text in this process: a server may open a book for every worker."""
+    import logging  # not at the top: 3 ms that a look-up without faults need not wait for
+
     if note not in _warned:
         _warned.add(note)
-        _log.warning("%s", note)
+        logging.getLogger("mktune.runtime").warning("%s", note)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from mktune.device import Device
-from mktune.errors import InputError
+from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -55,13 +56,13 @@ class Store:
 
     def close(self) -> None:
         """End what this store began as lost, and free the database. May be called twice."""
-        try:
+        # Best effort: a fault here must not hide why the caller stops, and `--resume` ends these trials as well.
+        with suppress(MktuneError):
             for study_id, number in sorted(self._begun):
                 with self._database.write() as connection:
                     trials.lose(connection, study_id, [number], "interrupted")
-            self._begun.clear()
-        finally:
-            self._database.close()
+        self._begun.clear()
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
