@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.errors import PlanError
-from mktune.graph.kernel_edges import graph_facts, kernel_edges
+from mktune.graph.kernel_edges import graph_facts, is_topological, kernel_edges
 from mktune.graph.opgraph import OpGraph
 from mktune.lowering.closure import Known, arrive, leave
 from mktune.lowering.kernel_graph import Edge, KernelGraph
@@ -30,7 +30,8 @@ def lower(
     """The kernels of `plan` in its order, at `shape`, with the edges that remain. `graph` holds the plan's ops alone.
 
     With `launches` every kernel also gets its launch on `device`. Raises PlanError where the plan does not name
-    exactly the kernels and data edges of its graph; one that `mktune.validity.check` passed does.
+    exactly the kernels and data edges of its graph, in an order that those allow; one that `mktune.validity.check`
+    passed does.
     """
     try:
         facts = graph_facts(graph, plan.op, plan.kernel)
@@ -38,8 +39,10 @@ def lower(
         raise PlanError(f"the plan and the graph {graph.name} do not have the same kernels: {missing}") from None
     needed = kernel_edges(graph, plan.op)
     names = {kernel.name for kernel in facts}
-    if len(plan.order) != len(facts) or names.symmetric_difference(plan.order) or plan.edge.keys() != set(needed):
+    if len(plan.kernels) != len(names) or sorted(plan.order) != sorted(names) or plan.edge.keys() != set(needed):
         raise PlanError(f"the plan must name every kernel once, and the edges {_listed(needed)}")
+    if not is_topological(plan.order, needed):
+        raise PlanError(f"the plan's order has a kernel before one whose results it reads: {_listed(needed)}")
     found = {kernel.name: kernel for kernel in facts}
     kernels = tuple(found[name] for name in plan.order)
     return KernelGraph(

@@ -1,4 +1,4 @@
-"""Mutants of lowered plans: one or more small mistakes, as a wrong plan, a wrong fact or a wrong executor would make."""
+"""Mutants of lowered plans: one to four small mistakes, as in a wrong plan, fact or executor."""
 
 from __future__ import annotations
 

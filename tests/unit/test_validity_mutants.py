@@ -1,4 +1,4 @@
-"""The rule against an operational model that shares nothing with it: no unsafe graph passes, few safe ones are refused."""
+"""The rule against an operational model that shares nothing with it: no unsafe graph passes, few safe ones fail."""
 
 from __future__ import annotations
 
