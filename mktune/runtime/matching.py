@@ -64,26 +64,23 @@ class Rules:
             tokens = entry.plan.shape.tokens_per_request
             self.by_tokens.setdefault((entry.plan.workload, entry.gpu, tokens), []).append(entry)
 
-        self._builds: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+        self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
 
-    def builds_of(self, plan: Plan) -> tuple[str, ...]:
-        """What this package compiles the plan's kernels from, in the forms that `Fingerprint.kernels` may have: over
-        the sources of the plan's own ops, and over all that ship. Empty where it has no such kernels.
-        """
+    def build_of(self, plan: Plan) -> str:
+        """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; "none" without kernels."""
         from mktune.jit.fingerprint import kernels_fingerprint
-        from mktune.jit.source import source_fingerprint
 
         key = (plan.workload, plan.op_names)
         if key not in self._builds:
             try:
-                self._builds[key] = (kernels_fingerprint(*key), source_fingerprint())
-            except MktuneError:
-                self._builds[key] = ()
+                self._builds[key] = kernels_fingerprint(*key)
+            except MktuneError:  # a workload, an op or a kernel that this mktune does not have
+                self._builds[key] = "none"
         return self._builds[key]
 
     def same_build(self, entry: Entry) -> bool:
         """True where the plan's span is that of this package's kernels (a model's span never depends on them)."""
-        return entry.simulated or entry.winner.fingerprint.kernels in self.builds_of(entry.plan)
+        return entry.simulated or entry.winner.fingerprint.kernels == self.build_of(entry.plan)
 
 
 def match(request: Request, rules: Rules) -> Hit | Miss:
@@ -165,7 +162,7 @@ def _differences(entry: Entry, request: Request, rules: Rules) -> tuple[str, ...
             if was and here and was != here:
                 found.append(f"{name} {was} (here {here})")
     if not rules.same_build(entry):
-        found.append(f"kernels {stored.kernels[:12]} (here {_build_text(entry.plan, rules)})")
+        found.append(f"kernels {stored.kernels[:12]} (here {rules.build_of(entry.plan)[:12]})")
     return tuple(found)
 
 
@@ -250,13 +247,8 @@ def _only_simulated(entries: list[Entry], request: Request, rules: Rules) -> str
 
 def _no_build(entries: list[Entry], request: Request, rules: Rules) -> str:
     stored = ", ".join(sorted({entry.winner.fingerprint.kernels[:12] or "unknown" for entry in entries}))
-    here = _build_text(entries[0].plan, rules)
+    here = rules.build_of(entries[0].plan)[:12]
     return f"the plans were measured with other kernel sources ({stored}; here {here}): tune again"
-
-
-def _build_text(plan: Plan, rules: Rules) -> str:
-    builds = rules.builds_of(plan)
-    return builds[0][:12] if builds else "none"
 
 
 Check = Callable[[Entry, Request, Rules], bool]

@@ -14,7 +14,6 @@ from stored_values import B300, H200, SHAPE, WORKLOAD, make_plan, make_winner
 from mktune.device import Device
 from mktune.errors import InputError, PlanNotFound
 from mktune.jit.fingerprint import kernels_fingerprint
-from mktune.jit.source import source_fingerprint
 from mktune.plan import Plan
 from mktune.runtime import Hit, Miss, PlanBook, RequestError
 from mktune.runtime.result import REASONS
@@ -248,7 +247,6 @@ def test_other_kernel_sources_are_a_miss_unless_any_build_will_do() -> None:
     assert isinstance(found, Hit)
     assert found.differs == (f"kernels {'f' * 12} (here {BUILD[:12]})",)
     assert plan_of(ask(PlanBook.of([winner, served(make_plan(stages=9))]))) == make_plan(stages=9)
-    assert plan_of(ask(PlanBook.of([served(kernels=source_fingerprint())]))) == make_plan()
 
 
 def test_one_byte_of_a_kernel_counts_and_a_readme_does_not(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,4 +70,4 @@ def test_an_unknown_name_is_an_attribute_error_and_load_is_lazy() -> None:
 
     with pytest.raises(AttributeError, match="nothing"):
         _ = mktune.runtime.nothing  # type: ignore[attr-defined]
-    assert "mktune.runtime.load" not in _loaded("import mktune.runtime")
+    assert "mktune.runtime.replay" not in _loaded("import mktune.runtime")
