@@ -1,0 +1,167 @@
+"""A bench that answers from a script: for tests of the search, without a GPU and without a model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from mktune import resources
+from mktune.backends.base import Backend, Bench, Problem
+from mktune.backends.models import known_gpu
+from mktune.errors import CandidateError
+from mktune.graph.workload import workload
+from mktune.measure.promotion import MIN_PAIRS, arms, decide, winner
+from mktune.plan import Plan
+from mktune.search import Budget, Observer, Stop, TuneResult, tune
+from mktune.shape import Shape
+from mktune.space import SearchSpace
+from mktune.store import Store, Study
+from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
+
+WORKLOAD = workload("glm52_attention_prefix")
+H200 = known_gpu("h200")
+SHAPE = Shape.from_m(16, 8192)
+SHIPPED_SPACE = (resources.search_spaces() / f"{WORKLOAD.name}.yaml").read_text()
+POLICY = Policy(backend="fake", layers=8)
+
+Answer = Callable[[Plan], Outcome]
+
+
+def spans(plan: Plan) -> float:
+    """A span that depends on nothing but the plan, from 10 to 20 µs."""
+    return 10.0 + int(hashlib.sha256(plan.json.encode()).hexdigest()[:6], 16) / 2**24 * 10.0
+
+
+def ok(span: float, policy: Policy = POLICY) -> Outcome:
+    return Outcome(Status.OK, measurement=Measurement(span, span, span, (span,), policy))
+
+
+def failed(status: Status = Status.COMPILE_ERROR, reason: str = "error: no instance of tile") -> Outcome:
+    return Outcome(status, reason)
+
+
+@dataclass
+class FakeBench(Bench):
+    """Answers `answer(plan)`; keeps what it was asked."""
+
+    answer: Answer
+    policy: Policy = POLICY
+    takes_s: float = 0.0
+    measured: list[Plan] = field(default_factory=list)
+    incumbents: list[float | None] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)
+    promoted: list[Sequence[Plan]] = field(default_factory=list)
+    closed: int = 0
+    fingerprint: Fingerprint = field(
+        default_factory=lambda: Fingerprint(H200.name, H200.sms, "9.0", "580.95", "13.0", "nvrtc", "k1", "0")
+    )
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        self.prepared += [plan.plan_id for plan in plans]
+
+    def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
+        self.measured.append(plan)
+        self.incumbents.append(incumbent_us)
+        time.sleep(self.takes_s)
+        return self.answer(plan)
+
+    def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
+        self.promoted.append(finalists)
+        compared = arms(finalists, builtins)
+        outcomes = {arm.name: _safe(self.answer, arm.plan) for arm in compared}
+        samples = {name: [o.measurement.span_us] * MIN_PAIRS for name, o in outcomes.items() if o and o.measurement}
+        decision = decide(compared, samples)
+        return winner(
+            decision,
+            decision.ranked[0],
+            samples,
+            policy=self.policy,
+            fingerprint=self.fingerprint,
+            validated="scripted",
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _safe(answer: Answer, plan: Plan) -> Outcome | None:
+    try:
+        return answer(plan)
+    except (Exception, SystemExit):
+        return None
+
+
+class FakeBackend(Backend):
+    """Hands out one bench."""
+
+    name = "fake"
+    simulated = False
+    device = H200
+
+    def __init__(
+        self, answer: Answer = lambda plan: ok(spans(plan)), *, takes_s: float = 0.0, policy: Policy = POLICY
+    ) -> None:
+        self.bench = FakeBench(answer, policy=policy, takes_s=takes_s)
+
+    def open(self, problem: Problem) -> FakeBench:
+        self.problem = problem
+        return self.bench
+
+
+@cache
+def space_of(ops: tuple[str, ...] | None = ("A0", "B0"), path: Path | None = None, shape: Shape = SHAPE) -> SearchSpace:
+    return SearchSpace.load(WORKLOAD, ops, shape, H200, path)
+
+
+def study_of(
+    store: Store, space: SearchSpace, *, name: str = "s", sampler: str = "random", seed: int = 0, resume: bool = False
+) -> Study:
+    return store.study(
+        name,
+        workload=WORKLOAD.name,
+        ops=tuple(space.graph.calls),
+        shape=space.shape,
+        device=H200,
+        backend="fake",
+        sampler=sampler,
+        seed=seed,
+        contract=WORKLOAD.contract,
+        resume=resume,
+    )
+
+
+def search(
+    store: Store,
+    backend: FakeBackend,
+    trials: int | None = 12,
+    *,
+    space: SearchSpace | None = None,
+    sampler: str = "random",
+    seed: int = 0,
+    name: str = "s",
+    resume: bool = False,
+    seconds: float | None = None,
+    observer: Observer | None = None,
+    stop: Stop | None = None,
+    worker: int = 0,
+) -> TuneResult:
+    """One search of a new (or resumed) study."""
+    space = space or space_of()
+    study = study_of(store, space, name=name, sampler=sampler, seed=seed, resume=resume)
+    return tune(space, backend, store, study, Budget(trials, seconds), observer=observer, stop=stop, worker=worker)
+
+
+def raising(error: BaseException) -> Answer:
+    """An answer that raises instead."""
+
+    def answer(plan: Plan) -> Outcome:
+        raise error
+
+    return answer
+
+
+SPILLS = CandidateError("compile_error", "ptxas: too many registers")

@@ -1,0 +1,231 @@
+"""A search space makes exactly the plans that it should: valid configs, canonical, and back to choices."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from fake_bench import H200, SHAPE, SHIPPED_SPACE, WORKLOAD, space_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mktune.backends.models import known_gpu
+from mktune.errors import SpaceError
+from mktune.graph.builtin import builtin_plans
+from mktune.lowering.graph import lower
+from mktune.plan import Plan
+from mktune.shape import Shape
+from mktune.space import Choices, Question, SearchSpace
+from mktune.space.groups import Condition, Group, Rule
+from mktune.validity import check
+
+SHAPES = [Shape.from_m(m, kv) for m, kv in ((1, 64), (2, 8192), (7, 1000), (16, 8192), (48, 4096), (256, 131072))]
+SUBSETS = [("A0",), ("A0", "B0"), ("B1",), ("D0", "D2"), ("A0", "B0", "C0", "B1"), None]
+
+
+def at_random(space: SearchSpace, seed: int) -> tuple[Choices, Plan]:
+    draw = random.Random(seed)
+    return space.walk(lambda question: draw.choice(list(question.options)))
+
+
+@given(seed=st.integers(0, 2**32), shape=st.sampled_from(SHAPES), ops=st.sampled_from(SUBSETS))
+@settings(max_examples=60, deadline=None)
+def test_plans_and_choices_are_two_forms_of_one_thing(seed: int, shape: Shape, ops: tuple[str, ...] | None) -> None:
+    space = space_of(ops, shape=shape)
+    choices, plan = at_random(space, seed)
+    assert plan == plan.canonical()
+    assert Plan.from_json(plan.json) == plan
+    assert space.to_plan(choices) == plan
+    assert space.to_choices(plan) == choices
+    assert set(plan.op_names) == set(ops or WORKLOAD.ops)
+
+
+@given(seed=st.integers(0, 2**32), shape=st.sampled_from(SHAPES), gpu=st.sampled_from(["h200", "b300"]))
+@settings(max_examples=60, deadline=None)
+def test_only_races_are_left_to_the_checks(seed: int, shape: Shape, gpu: str) -> None:
+    """No proposal is wasted on a config that does not exist, does not divide the problem or does not fit."""
+    device = known_gpu(gpu)
+    space = SearchSpace.load(WORKLOAD, None, shape, device)
+    _, plan = at_random(space, seed)
+    lower(plan, space.graph, shape)
+    assert {violation.rule for violation in check(plan, device)} <= {"read_after_write"}
+
+
+def test_every_value_of_every_knob_is_offered_somewhere() -> None:
+    offered: dict[str, set[str]] = defaultdict(set)
+    for shape in SHAPES:
+        space = space_of(None, shape=shape)
+        for seed in range(150):
+            _, plan = at_random(space, seed)
+            for name, op in plan.ops:
+                for field, value in (("impl", op.impl), *op.config):
+                    offered[f"{name}.{field}"].add(str(value))
+            for name, kernel in plan.kernels:
+                for field in ("gdc", "trigger", "l2_prefetch_bytes", "chain", "stream", "priority"):
+                    offered[f"{name}.{field}"].add(str(getattr(kernel, field)))
+            for edge, kind in plan.edges:
+                offered["->".join(edge)].add(kind)
+    for name, call in WORKLOAD.graph.calls.items():
+        for impl, fields in call.op.choices("sm_90a").items():
+            assert impl in offered[f"{name}.impl"]
+            for field in fields.keys() - {"stages"}:  # not every depth of a ring is worth a trial
+                missing = {str(value) for value in fields[field]} - offered[f"{name}.{field}"]
+                assert missing == UNSEARCHED.get(f"{name}.{field}", set()), f"{name}.{field}"
+    for kernel in ("B0p", "C0", "B1p", "D0", "D1p"):
+        assert offered[f"{kernel}.gdc"] == {"entry", "prologue", "prefetch"}
+        assert offered[f"{kernel}.trigger"] == {"exit", "start", "after_wait", "before_epilogue"}
+        assert offered[f"{kernel}.l2_prefetch_bytes"] == {"0", "16384", "32768", "65536"}
+    assert offered["E1.stream"] == {"0", "1", "2", "3"}
+    assert offered["D0.priority"] == {"0", "1"}
+    for edge in ("A0->B0p", "B0p->B0f", "B0p->D0", "B0f->D0", "C0->D1f", "C0->D1p", "D1p->E1", "B1f->E1"):
+        assert offered[edge] == {"full", "programmatic", "launch_order"}
+
+
+UNSEARCHED = {
+    "D0.split_k": {"16"},  # one step of K for each CTA: a ring has two stages at least
+    "D1.split_k": {"16"},
+    "D2.split_k": {"3"},
+}
+
+
+def test_wgmma_exists_on_hopper_only() -> None:
+    for gpu, impls in (("h200", {"wgmma", "mma_sync"}), ("b300", {"mma_sync"})):
+        space = SearchSpace.load(WORKLOAD, ("A0", "B0"), SHAPE, known_gpu(gpu))
+        assert {at_random(space, seed)[1].op["B0"].impl for seed in range(60)} == impls
+
+
+def test_mma_sync_never_has_the_row_block_of_8() -> None:
+    space = space_of(("B0",))
+    plans = [at_random(space, seed)[1].op["B0"] for seed in range(200)]
+    assert {dict(op.config)["block_m"] for op in plans if op.impl == "mma_sync"} == {16}
+    assert {dict(op.config)["block_m"] for op in plans if op.impl == "wgmma"} == {8, 16}
+
+
+@pytest.mark.parametrize("ops", SUBSETS)
+def test_every_built_in_plan_can_be_learnt_from(ops: tuple[str, ...] | None) -> None:
+    """A built-in plan may differ from its twin in the space only in what decides nothing, such as a root's wait."""
+    space = space_of(ops)
+    for mode, plan in builtin_plans(WORKLOAD, ops, SHAPE, H200.arch).items():
+        choices = space.to_choices(plan)
+        assert choices is not None, mode
+        twin = space.to_plan(choices)
+        assert (twin.ops, twin.order, twin.edges) == (plan.ops, plan.order, plan.edges)
+        if "pdl" not in mode:
+            assert twin == plan
+
+
+def test_a_plan_outside_the_space_has_no_choices() -> None:
+    space = space_of()
+    assert space_of(shape=Shape.from_m(8, 8192)).to_choices(space.default()) is None
+    assert space_of(("A0",)).to_choices(space.default()) is None
+
+
+def test_what_decides_nothing_is_not_asked() -> None:
+    names: list[str] = []
+
+    def first_of(question: Question, wanted: tuple[str, ...] = ("full", "full full")) -> str:
+        names.append(question.name)
+        return next((label for label in question.options if label in wanted), next(iter(question.options)))
+
+    space_of(None).walk(first_of)
+    assert not [name for name in names if ".wait" in name or ".trigger" in name]  # every edge and chain was full
+    serial = [name for name in names if name.startswith("priority")]
+    assert serial == []  # the first split of the branches is one stream
+
+
+def test_an_early_kernel_is_asked_where_it_waits_and_its_producer_where_it_triggers() -> None:
+    names: list[str] = []
+
+    def pick(question: Question) -> str:
+        names.append(question.name)
+        return "programmatic" if question.name == "A0->B0p" else next(iter(question.options))
+
+    space_of().walk(pick)
+    late = [name.split("~")[0] for name in names if ".wait" in name or ".trigger" in name]
+    assert sorted(late) == ["A0.trigger", "B0p.wait"]
+
+
+def test_the_same_question_always_offers_the_same_options() -> None:
+    space, offers = space_of(None), {}
+
+    def pick(question: Question) -> str:
+        assert offers.setdefault(question.name, tuple(question.options)) == tuple(question.options)
+        return draw.choice(list(question.options))
+
+    for seed in range(300):
+        draw = random.Random(seed)
+        space.walk(pick)
+
+
+def small(tmp_path: Path, threads: str = "[192, 384, 768]", block_n: str = "[64, 128]") -> Path:
+    """A space file with few plans of A0 → B0: its op fields and edge kinds, everything else fixed."""
+    text = SHIPPED_SPACE
+    for old, new in (
+        ("threads: [192, 384, 768]", f"threads: {threads}"),
+        ("impl: [wgmma, mma_sync]", "impl: [wgmma]"),
+        ("block_m: [8, 16, 32, 64, 128]", "block_m: [16]"),
+        ("block_n: [64, 128]", f"block_n: {block_n}"),
+        ("warps: [4, 8]", "warps: [4]"),
+        ("split_k: [1, 2, 3, 4, 6, 8, 12, 16]", "split_k: [6]"),
+        ("stages: [2, 3, 4, 6, 8, 10, 12]", "stages: [6]"),
+        ("finalizer: [kernel, last_arriver]", "finalizer: [kernel]"),
+        ("finalizer_threads: [128, 256, 512]", "finalizer_threads: [256]"),
+        ("kinds: [full, programmatic, launch_order]", "kinds: [full]"),
+        ("kinds: [full, programmatic]", "kinds: [full]"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    kept = "\n".join(line for line in text.splitlines() if "- {when" not in line and line.strip() != "rules:")
+    path = tmp_path / "small.yaml"
+    path.write_text(kept.replace("stages: [6]\n\n  - ops: [D0, D1]", "stages: [6]\n\n  - ops: [D0, D1]"))
+    return path
+
+
+def test_a_small_space_is_counted_and_gone_through(tmp_path: Path) -> None:
+    space = space_of(("A0", "B0"), small(tmp_path))
+    assert (space.size().count, space.size().exact) == (6, True)
+    plans = [plan for _, plan in space]
+    assert len({plan.plan_id for plan in plans}) == 6
+    assert all(space.to_choices(plan) == choices for choices, plan in space)
+
+
+def test_a_large_space_is_estimated() -> None:
+    size = space_of(None).size()
+    assert not size.exact
+    assert size.count > 10**20
+
+
+def test_choices_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    space = space_of(("A0", "B0"), small(tmp_path))
+    choices, _ = next(iter(space))
+    with pytest.raises(SpaceError, match=r"no option 'threads=7' for A0\.tile; options: impl=mktune threads=192"):
+        space.to_plan({**choices, "A0.tile": "threads=7"})
+    with pytest.raises(SpaceError, match=r"no choice for B0\.tile"):
+        space.to_plan({"A0.tile": choices["A0.tile"]})
+
+
+def test_a_choice_without_options_is_refused_when_the_space_is_loaded(tmp_path: Path) -> None:
+    text = SHIPPED_SPACE.replace("impl: [wgmma, mma_sync]", "impl: [wgmma]")
+    path = tmp_path / "hopper.yaml"
+    path.write_text(text)
+    assert SearchSpace.load(WORKLOAD, ("B0",), SHAPE, H200, path).default().op["B0"].impl == "wgmma"
+    with pytest.raises(SpaceError, match=r"B0\.tile.* has no option at M = 16 on sm_103a"):
+        SearchSpace.load(WORKLOAD, ("B0",), SHAPE, known_gpu("b300"), path)
+
+
+def test_rules_look_at_facts_earlier_fields_and_their_own_group() -> None:
+    group = Group(
+        "ring",
+        (("split", (1, 2)), ("stages", (2, 4, 8))),
+        (
+            Rule((Condition("split", (2,)),), (Condition("stages", span=(None, 4)),)),
+            Rule((Condition("block", (128,)), Condition("m", span=(33, None))), (Condition("stages", (2,)),)),
+            Rule((), (Condition("stages", span=(2, 8)),)),
+        ),
+    )
+    assert len(group.options({"m": 16, "block": 128})) == 5
+    assert list(group.options({"m": 64, "block": 128})) == ["split=1 stages=2", "split=2 stages=2"]
+    assert len(group.options({"m": 64, "block": 64})) == 5
+    assert len(group.options({})) == 5
