@@ -145,7 +145,7 @@ def _group(
             elif not isinstance(value.value, int) or value.value < 0:
                 value.fail(f"{field} must be a whole number from 0, not {value.value!r}")
         fields[field] = tuple(sorted({value.scalar() for value in values}, key=_rank))
-    rules = tuple(_rule(node, fields, before) for node in parts["rules"].items()) if "rules" in parts else ()
+    rules = tuple(_rule(node, fields, before, allowed) for node in parts["rules"].items()) if "rules" in parts else ()
     return Group(name, tuple(fields.items()), rules)
 
 
@@ -153,17 +153,18 @@ def _rank(value: Scalar) -> tuple[bool, Scalar]:
     return isinstance(value, str), value
 
 
-def _rule(node: Node, fields: Mapping[str, tuple[Scalar, ...]], before: set[str]) -> Rule:
+def _rule(node: Node, fields: Iterable[str], before: set[str], allowed: Mapping[str, Iterable[Scalar] | None]) -> Rule:
+    """Values need not be among those that the space keeps: a rule may speak of one that somebody took out."""
     parts = node.mapping(["only"], ["when"])
     when = parts["when"].mapping([], [*fields, *sorted(before), *FACTS]) if "when" in parts else {}
     only = parts["only"].mapping([], list(fields))
     return Rule(
-        tuple(_condition(name, entry, fields.get(name)) for name, entry in when.items()),
-        tuple(_condition(name, entry, fields.get(name)) for name, entry in only.items()),
+        tuple(_condition(name, entry, allowed.get(name)) for name, entry in when.items()),
+        tuple(_condition(name, entry, allowed.get(name)) for name, entry in only.items()),
     )
 
 
-def _condition(name: str, node: Node, values: tuple[Scalar, ...] | None) -> Condition:
+def _condition(name: str, node: Node, values: Iterable[Scalar] | None) -> Condition:
     if isinstance(node.value, dict):
         ends = node.mapping([], ["at_least", "at_most"])
         numbers = {key: end.scalar() for key, end in ends.items()}
