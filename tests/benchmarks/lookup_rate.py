@@ -80,8 +80,8 @@ def _first_us(book: PlanBook) -> float:
 
 
 def _import_ms() -> float:
-    """Median time of `import mktune.runtime` in a fresh process, the interpreter's own start left out."""
-    code = "import time; t = time.perf_counter(); import mktune.runtime; print((time.perf_counter() - t) * 1e3)"
+    """Processor time of `import mktune.runtime` in a fresh process: median of 9, the interpreter's start left out."""
+    code = "import time; t = time.process_time(); import mktune.runtime; print((time.process_time() - t) * 1e3)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(9)]
     return statistics.median(float(run.stdout) for run in runs)
 
