@@ -66,7 +66,7 @@ def encode_tensor_map(arg: TensorMapArg, address: int) -> bytes:
     strides = arg.strides or (arg.dims[0] * size,)  # not read for one dimension, yet must be there
     tensor_map = call(
         "cuTensorMapEncodeTiled",
-        d.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{kind}"],
+        getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         rank,
         address,
         [d.cuuint64_t(value) for value in arg.dims],
@@ -74,8 +74,8 @@ def encode_tensor_map(arg: TensorMapArg, address: int) -> bytes:
         [d.cuuint32_t(value) for value in arg.box],
         [d.cuuint32_t(1)] * rank,
         d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        d.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[arg.swizzle]}"],
-        d.CUtensorMapL2promotion[f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[arg.l2]}"],
+        getattr(d.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[arg.swizzle]}"),
+        getattr(d.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[arg.l2]}"),
         d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return ctypes.string_at(int(tensor_map.getPtr()), _MAP_BYTES)

@@ -41,7 +41,10 @@ class Poison:
 
 
 def merge(spans: list[Span]) -> tuple[Span, ...]:
-    """The same bytes in as few spans as possible: neighbours and overlaps joined, sorted by address."""
+    """The same bytes in as few spans as possible: neighbours and overlaps joined, sorted by address.
+
+    For spans of one allocation only: a memset must not reach from one into the next.
+    """
     merged: list[Span] = []
     for span in sorted(spans, key=lambda span: span.address):
         if merged and span.address <= merged[-1].address + merged[-1].bytes:

@@ -48,7 +48,7 @@ def find_device(index: int = 0) -> Device:
 
 
 def _attribute(name: str, handle: Any) -> int:
-    attribute = driver().CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+    attribute = getattr(driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
     return int(call("cuDeviceGetAttribute", attribute, handle))
 
 

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from typing import Any
 
-from mktune.errors import CandidateError, MktuneError, SetupError
+from mktune.errors import CandidateError
+from mktune.jit.build import build
 from mktune.launch import KernelSpec
+from mktune.measure.worker import Reply, Worker
 from mktune.trial import Status
 
 SECONDS = 180.0
 _MAX_PROCESSES = 8
 
-Failure = tuple[str, str] | None
-"""None, or (status, reason); status is empty where the machine, not the kernel, is at fault."""
+
+class CompileHost:
+    """What a compiling process does: fill the cache of cubins. See `worker`."""
+
+    def __init__(self, arch: str) -> None:
+        self._arch = arch
+
+    def handle(self, request: Reply) -> Reply:
+        build([spec_from_dict(spec) for spec in request["specs"]], self._arch)
+        return {}
 
 
 class CompileAhead:
-    """A pool that fills the cache of cubins. Each kernel is compiled once, whichever plan asks first."""
+    """A pool of compiling processes. Each kernel is compiled once, whichever plan asks first."""
 
-    def __init__(self, arch: str, processes: int | None = None) -> None:
-        self._arch = arch
-        self._processes = processes or max(1, min(_MAX_PROCESSES, (os.cpu_count() or 2) - 1))
-        self._pool: ProcessPoolExecutor | None = None
-        self._jobs: dict[KernelSpec, Future[Failure]] = {}
+    def __init__(self, arch: str, processes: int | None = None, host: str = f"{__name__}:CompileHost") -> None:
+        self._arch, self._host = arch, host
+        self._pool = ThreadPoolExecutor(processes or max(1, min(_MAX_PROCESSES, (os.cpu_count() or 2) - 1)))
+        self._own = threading.local()
+        self._workers: list[Worker] = []
+        self._jobs: dict[KernelSpec, Future[None]] = {}
 
     def submit(self, specs: Sequence[KernelSpec]) -> None:
         """Start compiling those of `specs` that nobody asked for before. Returns at once."""
         new = [spec for spec in dict.fromkeys(specs) if spec not in self._jobs]
         if new:
-            job = self._executor().submit(compile_specs, new, self._arch)
+            job = self._pool.submit(self._compile, new)
             self._jobs.update((spec, job) for spec in new)
 
     def wait(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
@@ -44,49 +55,34 @@ class CompileAhead:
         """
         self.submit(specs)
         for job in dict.fromkeys(self._jobs[spec] for spec in specs):
-            failure = self._result(job, seconds)
-            if failure and not failure[0]:
-                raise SetupError(failure[1])
-            if failure:
-                raise CandidateError(*failure)
+            try:
+                job.result(seconds)
+            except LateError:
+                raise CandidateError(Status.COMPILE_ERROR, f"not compiled within {seconds:g} s") from None
 
     def close(self) -> None:
         """Drop what has not begun and end the processes. May be called twice."""
-        pool, self._pool = self._pool, None
-        self._jobs.clear()
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
 
-    def _result(self, job: Future[Failure], seconds: float) -> Failure:
+    def _compile(self, specs: list[KernelSpec]) -> None:
+        """Runs in a thread of the pool, each of which has a process of its own."""
+        if not hasattr(self._own, "worker"):
+            self._own.worker = Worker(self._host, {"arch": self._arch})
+            self._workers.append(self._own.worker)
         try:
-            return job.result(seconds)
-        except LateError:
-            return Status.COMPILE_ERROR, f"not compiled within {seconds:g} s"
-        except BrokenProcessPool:
-            self.close()  # every job that was in it is lost; the next one gets new processes
-            return Status.CRASH, "the compiler died"
-
-    def _executor(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_ignore_interrupts)
-        return self._pool
+            self._own.worker.ask({"specs": [asdict(spec) for spec in specs]}, SECONDS)
+        except CandidateError as error:
+            late = error.status == Status.HANG
+            raise CandidateError(Status.COMPILE_ERROR if late else error.status, str(error)) from None
 
 
-def compile_specs(specs: list[KernelSpec], arch: str) -> Failure:
-    """Fill the cache; what failed as data. Runs in a process of the pool."""
-    from mktune.jit.build import build
-
-    try:
-        build(specs, arch)
-    except CandidateError as error:
-        return error.status, str(error)
-    except MktuneError as error:
-        return "", str(error)
-    except Exception as error:  # one kernel must not end the search, whatever its compiler raises
-        return Status.COMPILE_ERROR, f"{type(error).__name__}: {error}"
-    return None
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+def spec_from_dict(data: dict[str, Any]) -> KernelSpec:
+    """The spec that `asdict` took apart and JSON carried."""
+    return KernelSpec(
+        data["source"],
+        data["name_expression"],
+        defines=tuple((name, value) for name, value in data["defines"]),
+        constants=tuple(data["constants"]),
+    )

@@ -118,7 +118,6 @@ class CudaBench(Bench):
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         arms = promotion.arms(finalists, builtins, self._attribution(finalists))
         self.prepare([arm.plan for arm in arms])
-        self.restart()
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
         right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]

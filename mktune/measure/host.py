@@ -20,7 +20,7 @@ from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.calibration import calibrate
-from mktune.measure.correctness import verify
+from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import layers_for, make_memory
 from mktune.measure.session import Gauges, steady
@@ -55,6 +55,7 @@ class CudaHost:
         self._layers = layers_for(self._graph, self._shape, self._device)
         self._memory = make_memory(self._graph, self._shape, self._layers, seed, f"cuda:{index}")
         self._copies = self._memory.verification()
+        self._known = KnownResults()
         self._cold_bytes = sum(call.op.bytes_read(self._shape) for call in self._graph.calls.values())
         self._timer = GraphTimer(self._layers)
         self._gauges = Gauges(self._device.uuid)
@@ -77,7 +78,7 @@ class CudaHost:
     def _do_verify(self, plan: str) -> Reply:
         """Raises what is wrong with the plan."""
         parsed, lowered, kernels = self._built(plan)
-        verify(parsed, lowered, kernels, self._copies)
+        verify(parsed, lowered, kernels, self._copies, known=self._known)
         return {}
 
     def _do_trial(self, plan: str, incumbent_us: float | None, budget: dict[str, Any]) -> Reply:
@@ -86,7 +87,7 @@ class CudaHost:
         with phases("build"):
             parsed, lowered, kernels = self._built(plan)
         with phases("verify"):
-            verify(parsed, lowered, kernels, self._copies)
+            verify(parsed, lowered, kernels, self._copies, known=self._known)
         with phases("build"):
             graph, spaces = self._timed(parsed, lowered, kernels)
         try:

@@ -30,7 +30,8 @@ MAX_LAYERS = 640
 MAX_CACHE_BYTES = 2 << 30
 """Beyond this, layers share one cache pool."""
 
-VERIFIED_LAYERS = 3
+VERIFIED_LAYERS = 2
+"""Layers of the verification build: workspaces are shared, and a second layer meets what the first left in them."""
 
 
 def layers_for(graph: OpGraph, shape: Shape, device: Device) -> int:
@@ -97,7 +98,7 @@ class Copies:
         ]
         keep = counters(plan, memory.graph, memory.shape)
         scratch = [span_of(tensor) for name, tensor in spaces.items() if name not in keep]
-        poison = tuple(merge(scratch + self._written(made)) for made in self.made)
+        poison = tuple((*scratch, *self._written(made)) for made in self.made)
         return Buffers(tuple(addresses(layer) for layer in layers)), Poison(poison), spaces
 
     def restore(self) -> None:
@@ -117,11 +118,11 @@ class Copies:
         return {port: self.made[layer][name] for port, name in self.memory.graph.calls[call].outputs}
 
     def _written(self, made: Tensors) -> list[Span]:
-        spans = []
+        spans: list[Span] = []
         for name, tensor in made.items():
             spec = self.memory.graph.tensors[name]
             if spec.kind == "cache":
-                spans += cache_rows(spec, tensor, self.memory.args["slots"].tolist())
+                spans += merge(cache_rows(spec, tensor, self.memory.args["slots"].tolist()))
             else:
                 spans.append(span_of(tensor))
         return spans

@@ -17,6 +17,8 @@ from mktune.errors import CandidateError
 from mktune.measure.stats import Interval, median_interval
 from mktune.trial import Status
 
+_MAX_CYCLES = 1 << 30  # about half a second
+
 Sampler = Callable[[int], Sequence[float]]
 """Number of launches → that many spans in µs per layer."""
 
@@ -117,33 +119,34 @@ class GraphTimer:
     def __init__(self, layers: int, block_cycles: int = 200_000) -> None:
         import torch
 
-        self._torch = torch
         self.layers = layers
-        self._cycles = block_cycles
         self.stream = torch.cuda.Stream()
+        self._torch = torch
+        self._least = self._cycles = block_cycles
         self._events: list[tuple[Any, Any]] = []
 
     def sample(self, graphs: Sequence[Replayable]) -> list[float]:
         """One launch of each of `graphs`, back to back in this order: µs per layer of each."""
         while not self._launch(graphs):
-            if self._cycles > 1 << 30:
-                raise CandidateError(Status.NOISY, "the host cannot enqueue faster than the GPU runs")
+            if self._cycles > _MAX_CYCLES:
+                raise CandidateError(Status.NOISY, "this host cannot enqueue launches as fast as the GPU runs them")
             self._cycles *= 2
+        self._cycles = max(self._least, self._cycles * 7 // 8)  # the host may have been busy for a moment only
         return [begin.elapsed_time(end) * 1e3 / self.layers for begin, end in self._events[: len(graphs)]]
 
     def _launch(self, graphs: Sequence[Replayable]) -> bool:
         """Enqueue behind a blocking kernel and wait. False where the GPU did not stay blocked until all was there."""
         while len(self._events) < len(graphs) + 1:
             self._events.append((self._event(), self._event()))
-        blocked, _ = self._events[len(graphs)]
+        unblocked, _ = self._events[len(graphs)]
         with self._torch.cuda.stream(self.stream):
             self._torch.cuda._sleep(self._cycles)
-            blocked.record()
+            unblocked.record()
             for graph, (begin, end) in zip(graphs, self._events, strict=False):
                 begin.record()
                 graph.replay(self.stream.cuda_stream)
                 end.record()
-            held = not blocked.query()
+            held = not unblocked.query()
         self.stream.synchronize()
         return held
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mktune.executors.cuda_graph import Kernels, all_full, with_priorities
 from mktune.launch import KernelSpec
 from mktune.lowering.kernel_graph import KernelGraph
-from mktune.measure.correctness import Checked, fail_on, same_bits
+from mktune.measure.correctness import Checked, fail_on, unequal_bits
 from mktune.measure.memory import Copies
 from mktune.plan import Plan
 
@@ -119,7 +119,7 @@ def _provoke(plan: Plan, variant: Variant, kernels: Kernels, copies: Copies, exp
     try:
         for replay in range(variant.replays):
             checked.replay()
-            if same_bits(copies.made, expected):
+            if unequal_bits(copies.made, expected):
                 unequal += 1
                 fail_on(checked.differences(), f"{variant.name}, replay {replay}:")
         fail_on(checked.counters_left(), f"{variant.name}:")

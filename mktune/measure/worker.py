@@ -17,11 +17,11 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from mktune.errors import CandidateError, InputError, MktuneError, SetupError
@@ -29,6 +29,7 @@ from mktune.trial import Status
 
 START_SECONDS = 180.0
 _JOIN_SECONDS = 30.0
+_LEAVE_SECONDS = 0.5
 _MAX_REASON = 2000
 _RAISED = {"InputError": InputError, "SetupError": SetupError, "MktuneError": MktuneError}  # in this order
 _FATAL = {Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.HANG}
@@ -47,10 +48,9 @@ class Worker:
     """One host process, started when first asked and again after it died. Used by one thread."""
 
     def __init__(self, host: str, options: Mapping[str, Any], start_seconds: float = START_SECONDS) -> None:
-        self._host = host
-        self._options = json.dumps(dict(options))
+        self._host, self._options = host, dict(options)
         self._start_seconds = start_seconds
-        self._process: BaseProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self.starts = 0
 
@@ -58,67 +58,74 @@ class Worker:
         """The host's reply. Raises CandidateError: hang after `seconds`, crash where the process died, or the status
         that the host gave; SetupError and InputError as the host raised them."""
         self.start()
-        assert self._pipe is not None
-        try:
-            self._pipe.send_bytes(json.dumps(dict(request)).encode())
-        except (BrokenPipeError, OSError):
-            raise self._crashed() from None
+        self._send(dict(request))
         return self._receive(seconds, f"no answer within {seconds:g} s")
 
     def start(self) -> None:
         """Start the process if none runs, and wait until its host is made."""
-        if self._process is not None and self._process.is_alive():
+        if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._host, self._options), daemon=True)
-        self._process.start()
+        self._pipe, theirs = multiprocessing.Pipe()
+        # A process of its own making, not one of `multiprocessing`: that would run the caller's main module again.
+        program = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as w; w.serve({theirs.fileno()})"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
         theirs.close()
         self.starts += 1
+        self._send({"host": self._host, "options": self._options})
         self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
 
     def close(self) -> None:
-        """End the process, by force if it does not listen. May be called twice."""
+        """End the process, by force if it does not listen. May be called twice, and by another thread."""
         process, self._process = self._process, None
-        if self._pipe is not None:
-            self._pipe.close()  # the host reads the end of the pipe and leaves
-            self._pipe = None
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()  # the host reads the end of the pipe and leaves
         if process is not None:
-            process.join(0.5 if process.is_alive() else 0)
-            _kill(process)
+            _end(process, _LEAVE_SECONDS)
+
+    def _send(self, message: Reply) -> None:
+        assert self._pipe is not None
+        try:
+            self._pipe.send_bytes(json.dumps(message).encode())
+        except OSError:
+            raise self._crashed() from None
 
     def _receive(self, seconds: float, late: str) -> Reply:
-        assert self._pipe is not None
-        assert self._process is not None
+        pipe, process = self._pipe, self._process
+        assert pipe is not None
+        assert process is not None
         try:
-            if not self._pipe.poll(seconds):
-                _kill(self._process)
+            if not pipe.poll(seconds):
+                _end(process, 0)
                 self.close()
                 raise CandidateError(Status.HANG, f"{late}: the worker was killed")
-            reply: Reply = json.loads(self._pipe.recv_bytes())
+            reply: Reply = json.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._crashed() from None
         if reply.pop("ends", False):
-            self._process.join(_JOIN_SECONDS)
             self.close()
         if failure := reply.get("failure"):
             raise _failure(failure)
         return reply
 
     def _crashed(self) -> CandidateError:
-        assert self._process is not None
-        self._process.join(_JOIN_SECONDS)
-        code = self._process.exitcode
+        process = self._process
+        code = None if process is None else _end(process, _JOIN_SECONDS)
         self.close()
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         return CandidateError(Status.CRASH, f"the worker died: {how}")
 
 
-def _kill(process: BaseProcess) -> None:
-    if process.is_alive():
+def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait `seconds` for the process to leave, then kill it; its exit code. The GPU is free of it on return."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
         process.kill()
-    process.join(_JOIN_SECONDS)
+        return process.wait(_JOIN_SECONDS)
 
 
 def _failure(failure: Reply) -> MktuneError:
@@ -127,14 +134,16 @@ def _failure(failure: Reply) -> MktuneError:
     return CandidateError(failure["status"], failure["reason"])
 
 
-def _serve(pipe: Connection, host: str, options: str) -> None:
+def serve(handle: int) -> None:
     """The process: make the host, then answer until the pipe ends or a fault leaves the context dead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     _die_with_parent()
+    pipe = Connection(handle)
     made: list[Host] = []
 
     def make() -> Reply:
-        made.append(_make(host, json.loads(options)))
+        wanted = json.loads(pipe.recv_bytes())
+        made.append(_make(wanted["host"], wanted["options"]))
         return {}
 
     reply = _answer(make)

@@ -86,7 +86,8 @@ def test_300_replays_over_poison_stay_equal(device, m):
         functools.partial(compiled, device),
         Effort(plain=300, delayed=40, shuffles=2),
     )
-    assert "380 poisoned replays" in text or "340 poisoned replays" in text
+    assert text.startswith("380 poisoned replays")
+    assert "bit-equal" in text
 
 
 def test_a_consumer_that_does_not_wait_is_caught_by_delaying_its_producer(device):
