@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ typename Team<kThreads>::Scratch scratch;
   const Team<kThreads> team{static_cast<int>(threadIdx.x), 1};
 
+  stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights weights;
   if constexpr (kGdc == Gdc::kPrologue) weights = Body::load_norm_weights(norm_w, team);
@@ -22,6 +23,7 @@ __global__ void __launch_bounds__(kThreads)
 
   Body::template run_row<kTrigger>({x, residual, norm_w, residual_out, h, h_q, h_s, rows}, blockIdx.x, weights, team,
                                    scratch);
+  stamp_end();
 }
 
 }  // namespace mktune

@@ -1,4 +1,4 @@
-// Kernels that look at the clock and do nothing else.
+// A kernel that looks at the clock and does nothing else.
 #include "common/ptx.cuh"
 
 namespace mktune {
@@ -13,11 +13,6 @@ __global__ void __launch_bounds__(32) timer_steps(u64* steps, int count) {
     steps[i] = now - last;
     last = now;
   }
-}
-
-// When this node of a graph ran, on the timer that all SMs share.
-__global__ void __launch_bounds__(32) stamp(u64* at) {
-  if (threadIdx.x == 0) *at = global_timer_ns();
 }
 
 }  // namespace mktune

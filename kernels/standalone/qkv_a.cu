@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   const Team<kThreads> team{static_cast<int>(threadIdx.x), 1};
   const QkvAFinalizerArgs args{q_norm_w, kv_norm_w, cos, sin, positions, slots, q_lora_q, q_lora_s, mla_cache, rows};
 
+  stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
   if constexpr (kGdc == Gdc::kPrologue) norm_weights = Body::load_norm_weights(args, team);
@@ -82,6 +83,7 @@ __global__ void __launch_bounds__(kThreads)
                                      team, scratch);
   else
     Body::template run_row<kTrigger>(Bf16Rows{static_cast<const Bf16*>(in)}, args, row, norm_weights, team, scratch);
+  stamp_end();
 }
 
 }  // namespace mktune

@@ -75,6 +75,11 @@ class CudaGraph:
         for (layer, name), node in self.nodes.items():
             call("cuGraphExecKernelNodeSetParams", self._executable, node, self._params(layer, name, buffers))
 
+    def symbol(self, kernel: str, name: str) -> tuple[int, int]:
+        """Address and bytes of the `__device__` variable `name` in the module of `kernel`."""
+        address, size = call("cuModuleGetGlobal", self._functions[self._launches[kernel].kernel].module, name.encode())
+        return int(address), int(size)
+
     def edges(self) -> list[tuple[NodeName, NodeName, int, int]]:
         """What the driver holds between kernel nodes: (source, target, edge type, port), for tests and for people."""
         names = {int(node): name for name, node in self.nodes.items()}

@@ -106,9 +106,9 @@ class CudaBench(Bench):
         request = {"do": "validate", "plan": plan.json, "effort": dict(effort or {})}
         return str(self._ask(request, VALIDATE_SECONDS)["validated"])
 
-    def kernel_time(self, plan: Plan, kernel: str, replays: int = 30) -> dict[str, float]:
-        """kernel_us, low_us, high_us, stamped_span_us of the root kernel of `plan`; see `measure.stamps`."""
-        request = {"do": "stamps", "plan": plan.json, "kernel": kernel, "replays": replays}
+    def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Reply:
+        """When kernels of a verified plan begin and end, and the stamped graph's span; see `measure.stamps`."""
+        request = {"do": "stamps", "plan": plan.json, "kernels": list(kernels), "replays": replays}
         return self._ask(request, ROUNDS_SECONDS)
 
     def restart(self) -> None:

@@ -2,9 +2,9 @@
 
 The two ops alone, their configs fixed. Of all edges only the one between them changes, and of all waits only that of
 the kernel at its end: at entry, after the prologue, after weights are being fetched. With PDL off the edge is full;
-with PDL on it is programmatic and the producer triggers at its start. All six graphs are measured in the same rounds,
-so that their differences are paired. The producer's own time comes from stamps around it (`stamps`): they hold two
-boundaries as well, hence only differences of such times are shown as slow-down.
+with PDL on it is programmatic, and each place where the producer can trigger before its end is tried: the fastest is
+the row. All graphs are measured in the same rounds, so that their differences are paired. The producer's own time is
+from its first CTA's begin to its last CTA's end, noted by itself in a diagnostic build (`stamps`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from mktune.shape import Shape
 
 WAITS = ("entry", "prologue", "prefetch")
 MS = (16, 32, 64, 128, 256)
-_ROUNDS = 31
+OFF = "off"
+_ROUNDS = 16
 
 
 @dataclass(frozen=True)
 class EdgeRow:
     """One wait position at one M. Times in µs; `saved` and `step` are positive where time is saved.
 
+    trigger            where the producer triggers with PDL on: the fastest of those tried
     off_us, on_us      span of both ops with PDL off and on
     saved_us           off - on, median of the pairs
     step_us            the wait position before this one - this one, both with PDL on; 0 for the first
-    producer_off_us    time between the stamps around the producer, likewise `producer_on_us`
+    producer_off_us    how long the producer runs, likewise `producer_on_us`
     slowdown_us        producer_on_us - producer_off_us
     stamp_cost_us      span of the stamped graph - span, PDL on: what looking costs
     """
@@ -42,6 +44,7 @@ class EdgeRow:
     m: int
     kv: int
     wait: str
+    trigger: str
     off_us: float
     on_us: float
     saved_us: float
@@ -81,14 +84,16 @@ def edge_plans(
     shape: Shape,
     arch: str,
     op_plans: dict[str, OpPlan] | None = None,
-) -> dict[tuple[str, bool], Plan]:
-    """(wait position, PDL on) → plan, for each position that the consumer's kernel knows."""
+) -> dict[tuple[str, str], Plan]:
+    """(wait position, trigger) → plan, for each position that the consumer's kernel knows; trigger OFF: PDL off."""
     base = make_plan(known, (producer, consumer), shape, arch, "serial", op_plans)
     edge = _edge_between(known, base, producer, consumer)
-    call = known.graph.calls[consumer]
-    suffix = edge[1].removeprefix(consumer)
-    positions = [wait for wait in WAITS if wait in call.op.gdc_values(base.op[consumer], suffix)]
-    return {(wait, on): _placed(base, edge, wait, on) for wait in positions for on in (False, True)}
+    calls, (source, target) = known.graph.calls, edge
+    suffix = target.removeprefix(consumer)
+    waits = [wait for wait in WAITS if wait in calls[consumer].op.gdc_values(base.op[consumer], suffix)]
+    known_triggers = calls[producer].op.trigger_values(base.op[producer], source.removeprefix(producer))
+    triggers = [OFF, *(trigger for trigger in known_triggers if trigger != "exit")]
+    return {(wait, trigger): _placed(base, edge, wait, trigger) for wait in waits for trigger in triggers}
 
 
 def _edge_between(known: Workload, plan: Plan, producer: str, consumer: str) -> EdgeName:
@@ -101,44 +106,56 @@ def _edge_between(known: Workload, plan: Plan, producer: str, consumer: str) -> 
     return found[0]
 
 
-def _placed(base: Plan, edge: EdgeName, wait: str, on: bool) -> Plan:
+def _placed(base: Plan, edge: EdgeName, wait: str, trigger: str) -> Plan:
     source, target = edge
     kernels = dict(base.kernels)
-    kernels[source] = replace(kernels[source], trigger="start" if on else "exit")
+    kernels[source] = replace(kernels[source], trigger="exit" if trigger == OFF else trigger)
     kernels[target] = replace(kernels[target], gdc=wait)
-    edges = {**base.edge, edge: "programmatic" if on else "full"}
+    edges = {**base.edge, edge: "full" if trigger == OFF else "programmatic"}
     return replace(base, kernels=tuple(kernels.items()), edges=tuple(edges.items())).canonical()
 
 
-def _rows(bench: CudaBench, plans: dict[tuple[str, bool], Plan], shape: Shape) -> list[EdgeRow]:
+def _rows(bench: CudaBench, plans: dict[tuple[str, str], Plan], shape: Shape) -> list[EdgeRow]:
     bench.prepare(list(plans.values()))
-    for (wait, pdl), plan in plans.items():
+    for (wait, trigger), plan in plans.items():
         if wrong := bench.verify(plan):
-            raise CandidateError("wrong_result", f"wait at {wait}, PDL {'on' if pdl else 'off'}: {wrong}")
-    samples, _ = bench.rounds({f"{wait} {pdl}": plan for (wait, pdl), plan in plans.items()}, _ROUNDS)
+            raise CandidateError("wrong_result", f"wait at {wait}, trigger {trigger}: {wrong}")
+    samples, _ = bench.rounds({f"{wait} {trigger}": plan for (wait, trigger), plan in plans.items()}, _ROUNDS)
     rows: list[EdgeRow] = []
     before: Sequence[float] = ()
     for wait in dict.fromkeys(wait for wait, _ in plans):
-        off, on = samples[f"{wait} False"], samples[f"{wait} True"]
-        root = plans[wait, True].order[0]
-        alone, beside = (bench.kernel_time(plans[wait, pdl], root) for pdl in (False, True))
+        spans = {trigger: samples[f"{wait} {trigger}"] for at, trigger in plans if at == wait}
+        off = spans.pop(OFF)
+        best = min(spans, key=lambda trigger: median(spans[trigger]))
+        on = spans[best]
+        alone, _ = _producer_time(bench, plans[wait, OFF])
+        beside, stamped_span = _producer_time(bench, plans[wait, best])
         rows.append(
             EdgeRow(
                 m=shape.m,
                 kv=shape.kv,
                 wait=wait,
+                trigger=best,
                 off_us=median(off),
                 on_us=median(on),
                 saved_us=_gain(off, on),
                 step_us=_gain(before, on) if before else 0.0,
-                producer_off_us=alone["kernel_us"],
-                producer_on_us=beside["kernel_us"],
-                slowdown_us=beside["kernel_us"] - alone["kernel_us"],
-                stamp_cost_us=beside["stamped_span_us"] - median(on),
+                producer_off_us=alone,
+                producer_on_us=beside,
+                slowdown_us=beside - alone,
+                stamp_cost_us=stamped_span - median(on),
             )
         )
         before = on
     return rows
+
+
+def _producer_time(bench: CudaBench, plan: Plan) -> tuple[float, float]:
+    """How long the first kernel of `plan` runs, and the span with its stamps, in µs."""
+    root = plan.order[0]
+    found = bench.stamps(plan, [root])
+    begin, end = found["kernels"][root]
+    return end - begin, found["stamped_span_us"]
 
 
 def _gain(before: Sequence[float], after: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import layers_for, make_memory
-from mktune.measure.session import Gauges, steady
+from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import Budget, GraphTimer, check_finite, check_span, screen
 from mktune.measure.stamps import stamp_times
 from mktune.measure.validation import Effort, validate
@@ -91,10 +91,13 @@ class CudaHost:
         with phases("build"):
             graph, spaces = self._timed(parsed, lowered, kernels)
         try:
+            with phases("settle"):
+                self._timer.settle(graph)
             with phases("measure"):
                 found, state = steady(
                     lambda: screen(lambda count: self._sample(graph, count), incumbent_us, Budget(**budget)),
                     self._gauges.read,
+                    lambda screening: drifted(screening.samples),
                 )
         finally:
             with phases("build"):
@@ -119,6 +122,7 @@ class CudaHost:
                 graphs[name], spaces = self._timed(parsed, lowered, kernels)
                 kept.append(spaces)
             order = [*graphs, *reversed(graphs)]
+            self._timer.settle(graphs[order[0]])
             samples, state = steady(lambda: self._palindromes(graphs, order, rounds), self._gauges.read)
         finally:
             synchronize()
@@ -141,10 +145,10 @@ class CudaHost:
         parsed, lowered, _ = self._built(plan)
         return {"validated": validate(parsed, lowered, self._copies, self._kernels, Effort(**(effort or {})))}
 
-    def _do_stamps(self, plan: str, kernel: str, replays: int) -> Reply:
-        """How long `kernel` runs in every layer, from stamps before and after it; see `stamps`."""
+    def _do_stamps(self, plan: str, kernels: list[str], replays: int) -> Reply:
+        """When `kernels` begin and end in a layer; see `stamps`."""
         parsed, lowered, _ = self._built(plan)
-        return stamp_times(parsed, lowered, self._memory, self._kernels, self._timer, kernel, replays)
+        return stamp_times(parsed, lowered, self._memory, self._kernels, self._timer, kernels, replays)
 
     def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
         plan = Plan.from_json(text)

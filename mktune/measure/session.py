@@ -6,13 +6,14 @@ and measured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 from mktune.errors import CandidateError
 from mktune.executors.discovery import nvml
+from mktune.measure.stats import median
 from mktune.trial import Status
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ State = Mapping[str, float]
 
 CLOCK = "sm_mhz"
 CLOCK_TOLERANCE = 0.015  # one step of the clock is 15 MHz of 1,980
+DRIFT = 0.02
 TRIES = 4
 
 
@@ -72,19 +74,33 @@ class Gauges:
         }
 
 
-def steady(block: Callable[[], T], read: Callable[[], State], tries: int = TRIES) -> tuple[T, dict[str, float]]:
+def steady(
+    block: Callable[[], T],
+    read: Callable[[], State],
+    drifts: Callable[[T], bool] = lambda result: False,
+    tries: int = TRIES,
+) -> tuple[T, dict[str, float]]:
     """What `block` gave in a run in which the SM clock did not move, and the state before and after that run.
 
-    Raises CandidateError (noisy) where the clock moved in each of `tries` runs.
+    `drifts` says of a result that something else moved (`drifted`): not every clock can be read. Raises
+    CandidateError (noisy) where something moved in each of `tries` runs.
     """
     for _ in range(tries):
         before = read()
         result = block()
         after = read()
-        if not clock_moved(before, after):
+        if not clock_moved(before, after) and not drifts(result):
             return result, both(before, after)
-    moved = f"{before[CLOCK]:.0f} to {after[CLOCK]:.0f} MHz"
-    raise CandidateError(Status.NOISY, f"the SM clock moved during each of {tries} blocks (last: {moved})")
+    moved = f"SM clock {before[CLOCK]:.0f} to {after[CLOCK]:.0f} MHz" if CLOCK in before else "no clock to read"
+    raise CandidateError(Status.NOISY, f"the GPU's speed moved during each of {tries} blocks (last: {moved})")
+
+
+def drifted(samples: Sequence[float], tolerance: float = DRIFT) -> bool:
+    """The later half of the samples is faster or slower than the earlier half, beyond what samples of one plan are."""
+    half = len(samples) // 2
+    if half < 6:
+        return False
+    return abs(median(samples[half:]) / median(samples[:half]) - 1.0) > tolerance
 
 
 def clock_moved(before: State, after: State) -> bool:

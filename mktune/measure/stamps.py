@@ -1,80 +1,74 @@
-"""How long the first kernel of a graph runs, with what follows it running as it does: stamps before and after it.
+"""When kernels of a graph begin and end, by the GPU's own timer, noted by the kernels themselves in a diagnostic build.
 
-A stamp is a node of one thread that writes the GPU's global timer. One stands before the kernel and one behind it, on
-full edges, so that the kernels themselves stay as they are. The time between them holds the kernel and two boundaries,
-which are the same whatever follows: differences between two such times are the kernel's own. Stamps explain; they
-never score, and the span of the stamped graph is given too, so that their cost can be seen.
+Kernels are built with MKTUNE_STAMPS (kernels/common/diagnostics.cuh); every layer overwrites the stamps of the one
+before, so a replay tells of its last layer. A kernel begins with its first CTA and ends with its last. Stamps explain;
+they never score, and the span of the stamped graph is given too, so that their cost can be seen.
 """
 
 from __future__ import annotations
 
+import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mktune.access import KernelFacts
 from mktune.errors import InputError
-from mktune.executors.buffers import Buffers
-from mktune.executors.cuda_graph import CudaGraph, Kernels
-from mktune.launch import BufferArg, KernelSpec, Launch
-from mktune.lowering.kernel_graph import Edge, KernelGraph
-from mktune.measure.calibration import CLOCK
+from mktune.executors.cuda_graph import CudaGraph, Kernels, specs_of
+from mktune.executors.driver_calls import call
+from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.memory import Memory
 from mktune.measure.span import GraphTimer
-from mktune.measure.stats import median, median_interval
+from mktune.measure.stats import median
+from mktune.ops.launch import with_defines
 from mktune.plan import Plan
 
-_BUFFER = "stamps"
-_SPEC = KernelSpec(CLOCK, "mktune::stamp")
-_BYTES = 16
+STAMPS = "MKTUNE_STAMPS"
+_SYMBOL = "mktune_stamps"
 
 
-def stamped(graph: KernelGraph, kernel: str) -> KernelGraph:
-    """The same graph with stamps around `kernel`. Raises InputError where that is not the graph's only root."""
-    if graph.roots != (kernel,):
-        raise InputError(f"stamps go around the only root of a graph: {', '.join(graph.roots)}, not {kernel}")
-    before, after = f"before {kernel}", f"after {kernel}"
-
-    def facts(name: str) -> KernelFacts:
-        return KernelFacts(name, "stamp", (), False, "exit")
-
-    def launch(offset: int) -> Launch:
-        return Launch(_SPEC, (1, 1, 1), 32, 0, (BufferArg(_BUFFER, offset),))
-
-    return replace(
-        graph,
-        kernels=(facts(before), *graph.kernels, facts(after)),
-        edges=(Edge(before, kernel, "full", False), *graph.edges, Edge(kernel, after, "full", False)),
-        launches=((before, launch(0)), *graph.launches, (after, launch(8))),
-    )
+def stamped(graph: KernelGraph, kernels: Sequence[str]) -> KernelGraph:
+    """The same graph with `kernels` built to note their times. Raises InputError for a kernel that is not there."""
+    launches = dict(graph.launches)
+    for name in kernels:
+        if name not in launches:
+            raise InputError(f"no kernel {name!r} to stamp; there are {', '.join(launches)}")
+        x, y, z = launches[name].grid
+        launches[name] = with_defines(launches[name], {STAMPS: str(x * y * z)})
+    return replace(graph, launches=tuple(launches.items()))
 
 
 def stamp_times(
     plan: Plan,
     lowered: KernelGraph,
     memory: Memory,
-    build: Callable[[Sequence[KernelSpec]], Kernels],
+    build: Callable[[Sequence[Any]], Kernels],
     timer: GraphTimer,
-    kernel: str,
+    kernels: Sequence[str],
     replays: int,
 ) -> dict[str, Any]:
-    """Median time between the stamps over layers and replays, its interval, and the stamped graph's own span (µs)."""
-    import torch
-
-    graph = stamped(lowered, kernel)
+    """{"kernels": {name: [begin, end]}, "stamped_span_us": …}: medians over replays, in µs from the first begin."""
+    graph = stamped(lowered, kernels)
     buffers, spaces = memory.timing(plan)
-    stamps = torch.zeros(memory.layers, _BYTES // 8, dtype=torch.int64, device=memory.place)
-    layers = [{**layer, _BUFFER: stamps.data_ptr() + i * _BYTES} for i, layer in enumerate(buffers.layers)]
-    built = CudaGraph(graph, build([launch.kernel for _, launch in graph.launches]), Buffers(tuple(layers)))
-    times: list[float] = []
+    built = CudaGraph(graph, build(specs_of(graph)), buffers)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in kernels}
     spans: list[float] = []
     try:
-        timer.sample([built] * 3)
+        timer.settle(built)
         for _ in range(replays):
             spans += timer.sample([built])
-            times += ((stamps[:, 1] - stamps[:, 0]).double() / 1e3).tolist()
+            found = {name: _begin_end(built, name) for name in kernels}
+            origin = min(begin for begin, _ in found.values())
+            for name, (begin, end) in found.items():
+                times[name].append(((begin - origin) / 1e3, (end - origin) / 1e3))
     finally:
         built.close()
     del spaces
-    found = median_interval(times)
-    return {"kernel_us": found.median, "low_us": found.low, "high_us": found.high, "stamped_span_us": median(spans)}
+    medians = {name: [median(side) for side in zip(*pairs, strict=True)] for name, pairs in times.items()}
+    return {"kernels": medians, "stamped_span_us": median(spans)}
+
+
+def _begin_end(built: CudaGraph, kernel: str) -> tuple[int, int]:
+    address, size = built.symbol(kernel, _SYMBOL)
+    stamps = array.array("Q", bytes(size))
+    call("cuMemcpyDtoH", stamps.buffer_info()[0], address, size)
+    return min(stamps[::2]), max(stamps[1::2])

@@ -72,14 +72,14 @@ def test_failures_belong_to_their_kernel(pool, tmp_path):
 
 def test_the_real_compiler_fills_the_cache():
     pool = CompileAhead("sm_90a", processes=1)
-    stamp = KernelSpec("standalone/clock.cu", "mktune::stamp")
+    steps = KernelSpec("standalone/clock.cu", "mktune::timer_steps")
     try:
-        pool.wait([stamp])
+        pool.wait([steps])
         with pytest.raises(CandidateError) as caught:
             pool.wait([KernelSpec("standalone/clock.cu", "mktune::nothing_of_that_name")])
     finally:
         pool.close()
     assert caught.value.status == Status.COMPILE_ERROR
     begin = time.monotonic()
-    assert build([stamp], "sm_90a")[0].symbol
+    assert build([steps], "sm_90a")[0].symbol
     assert time.monotonic() - begin < 0.2  # from the cache

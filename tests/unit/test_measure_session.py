@@ -3,7 +3,7 @@
 import pytest
 
 from mktune.errors import CandidateError
-from mktune.measure.session import Gauges, both, clock_moved, smallest_step, steady
+from mktune.measure.session import Gauges, both, clock_moved, drifted, smallest_step, steady
 from mktune.trial import Status
 
 
@@ -43,6 +43,18 @@ def test_a_clock_that_never_stays_makes_the_trial_noisy():
         steady(gpu.block, gpu.read, tries=3)
     assert caught.value.status == Status.NOISY
     assert gpu.blocks == 3
+
+
+def test_a_speed_that_changes_at_a_steady_clock_is_seen_in_the_samples():
+    early, late = [12.3, 12.4] * 6, [13.4, 13.5] * 6
+    assert drifted(early + late)
+    assert not drifted(early + early)
+    assert not drifted([12.3] * 4 + [13.4] * 4)  # too few to tell
+    blocks = iter([early + late, late + late])
+    result, _ = steady(lambda: next(blocks), dict, drifted)
+    assert result == late + late
+    with pytest.raises(CandidateError, match="no clock to read"):
+        steady(lambda: early + late, dict, drifted)
 
 
 def test_where_nothing_can_be_read_measuring_goes_on():
