@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COLUMNS = [
     render.Column("rank", right=True, whole=True),
     render.Column("span µs", right=True, whole=True),
+    render.Column("", whole=True),
     render.Column("95 % interval", right=True, whole=True),
     render.Column("× serial", right=True, whole=True),
     render.Column("number is", whole=True),
@@ -72,7 +73,8 @@ def problem_table(rows: Sequence[LeaderboardRow]) -> None:
     mark = " (simulated)" if first.simulated else ""
     render.line(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
     styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
-    render.table(COLUMNS, [_cells(row) for row in rows], styles)
+    longest = max(row.span_us * max(row.speedup or 1.0, 1.0) for row in rows)  # the serial plan's, where it ran
+    render.table(COLUMNS, [_cells(row, longest) for row in rows], styles)
 
 
 def row_document(row: LeaderboardRow) -> dict[str, Any]:
@@ -102,12 +104,13 @@ def row_document(row: LeaderboardRow) -> dict[str, Any]:
     }
 
 
-def _cells(row: LeaderboardRow) -> list[object]:
+def _cells(row: LeaderboardRow, longest: float) -> list[object]:
     marks = ["winner"] if row.winner else []
     marks += [f"built-in {row.builtin}"] if row.builtin else []
     return [
         row.rank,
         f"{row.span_us:.2f}",
+        render.bar(row.span_us, longest, 8),
         f"{row.low_us:.2f}–{row.high_us:.2f}",
         "–" if row.speedup is None else f"{row.speedup:.2f}",
         "simulated" if row.simulated else "measured",

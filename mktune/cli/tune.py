@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,16 +25,26 @@ from mktune.cli.options import (
     names,
     shapes,
 )
-from mktune.cli.summary import count, does, shape_words, short_id
+from mktune.cli.summary import shape_words
+from mktune.cli.tune_report import Cell, document, print_cells
 from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
-    from mktune.search import Budget, Stop, TuneResult
-    from mktune.shape import Shape
+    from mktune.search import Budget, Stop
     from mktune.space import SearchSpace
     from mktune.store import Store, Study
-    from mktune.trial import Winner
+
+
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="Trials of each study. [100]")]
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
+]
+Sampler = Annotated[str | None, typer.Option("--sampler", metavar="NAME", help="local, tpe or random. [local]")]
+Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
+StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs and of the sampler.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -55,16 +65,6 @@ class Settings:
     resume: bool
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One shape's search and how it ended; `failed` says why there is no winner."""
-
-    shape: Shape
-    study: str
-    result: TuneResult | None
-    failed: str = ""
-
-
 def tune(
     workload: Workload,
     m: Rows,
@@ -73,25 +73,14 @@ def tune(
     tokens_per_request: Tokens = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
-    trials: Annotated[
-        int | None, typer.Option("--trials", metavar="N", min=1, help="Trials of each study. [100]")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
-    ] = None,
-    sampler: Annotated[
-        str | None, typer.Option("--sampler", metavar="NAME", help="local, tpe or random. [local]")
-    ] = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="A search space instead of the shipped one."),
-    ] = None,
+    trials: Trials = None,
+    seconds: Seconds = None,
+    sampler: Sampler = None,
+    space: Space = None,
     store: StoreUrl = None,
-    study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs and of the sampler.")] = 0,
+    study: StudyName = None,
+    resume: Resume = False,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Search for the fastest correct plan at every M and KV, one study each, and store the winners."""
@@ -114,9 +103,9 @@ def tune(
         cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)
     if as_json:
-        render.document(_document(workload, settings, cells))
+        render.document(document(workload, settings.backend, cells))
     else:
-        _print(cells, settings.backend, location)
+        print_cells(cells, settings.backend, location)
     if stop.asked:
         raise typer.Exit(stop.exit_code)
     if failed := [cell for cell in cells if cell.failed]:
@@ -180,74 +169,3 @@ def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings)
         resume=settings.resume and any(study.name == name for study in store.studies()),
         build=build,
     )
-
-
-def _document(workload: str, settings: Settings, cells: Sequence[Cell]) -> dict[str, Any]:
-    return {
-        "workload": workload,
-        "backend": settings.backend.name,
-        "simulated": settings.backend.simulated,
-        "gpu": settings.backend.device.name,
-        "cells": [
-            {
-                "m": cell.shape.m,
-                "requests": cell.shape.requests,
-                "tokens_per_request": cell.shape.tokens_per_request,
-                "kv": cell.shape.kv,
-                "study": cell.study,
-                **({"error": cell.failed} if cell.result is None else cell.result.to_dict()),
-            }
-            for cell in cells
-        ],
-    }
-
-
-def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:
-    for cell in cells:
-        if cell.result is not None:
-            render.line(f"{shape_words(cell.shape)}: {_ran(cell.result)}")
-            render.line(f"  {_spent(cell.result)}")
-            render.line(f"  study {cell.study}")
-    rows = [_row(cell, cell.result.winner, backend) for cell in cells if cell.result and cell.result.winner]
-    if rows:
-        mark = " (simulated)" if backend.simulated else ""
-        render.line()
-        render.line(f"winners on {backend.device.name}{mark}, stored in {location}", "bold")
-        columns = [render.Column(name, right=True, whole=True) for name in ("M", "KV", "span µs", "× serial", "noise")]
-        columns += [render.Column(name, whole=True) for name in ("number is", "plan")]
-        render.table([*columns, render.Column("what the plan does")], rows)
-
-
-def _ran(result: TuneResult) -> str:
-    failed = sum(trial.outcome.status != "ok" for trial in result.trials)
-    parts = [f"{count(len(result.trials), 'trial')} in {result.seconds['total']:.1f} s"]
-    parts += [f"{result.resumed} of them from earlier runs"] if result.resumed else []
-    parts.append(f"{failed} failed or pruned, {result.invalid} invalid and {result.duplicate} duplicate proposals")
-    parts += [f"space exhausted: {result.exhausted}"] if result.exhausted else []
-    parts += [f"stopped by {result.stopped}; go on with --resume"] if result.stopped else []
-    return "; ".join(parts)
-
-
-def _spent(result: TuneResult) -> str:
-    """Where the time went: how much of it measuring, and mktune's own share of a trial."""
-    seconds = result.seconds
-    measuring = (seconds.get("measure", 0.0) + seconds.get("promote", 0.0)) / seconds["total"]
-    asking = seconds.get("ask", 0.0) / max(len(result.trials) - result.resumed, 1)
-    own = f"{1e3 * result.overhead_seconds:.1f} ms of our own and {1e3 * asking:.1f} ms of the sampler's per trial"
-    return f"{100 * measuring:.0f} % of the time measuring; {own}"
-
-
-def _row(cell: Cell, winner: Winner, backend: Backend) -> list[object]:
-    assert cell.result is not None
-    marks = [f"keeps built-in {winner.baseline}: nothing beat it beyond noise"] if winner.kept_baseline else []
-    marks += [] if cell.result.stored else ["not served: the stored plan is faster"]
-    return [
-        cell.shape.m,
-        cell.shape.kv,
-        f"{winner.measurement.span_us:.2f}",
-        f"{1 / winner.ratio:.2f}",
-        f"{100 * winner.noise_floor:.2f} %",
-        "simulated" if backend.simulated else "measured",
-        short_id(winner.plan),
-        "; ".join([*marks, does(winner.plan)]),
-    ]

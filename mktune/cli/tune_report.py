@@ -1,0 +1,99 @@
+"""What `mktune tune` says in the end: how each search went, and the winners in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mktune.cli import render
+from mktune.cli.summary import count, does, shape_words, short_id
+
+if TYPE_CHECKING:
+    from mktune.backends.base import Backend
+    from mktune.search import TuneResult
+    from mktune.shape import Shape
+    from mktune.trial import Winner
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape's search and how it ended; `failed` says why there is no winner."""
+
+    shape: Shape
+    study: str
+    result: TuneResult | None
+    failed: str = ""
+
+
+def document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str, Any]:
+    """How every cell ended, as JSON data."""
+    return {
+        "workload": workload,
+        "backend": backend.name,
+        "simulated": backend.simulated,
+        "gpu": backend.device.name,
+        "cells": [
+            {
+                "m": cell.shape.m,
+                "requests": cell.shape.requests,
+                "tokens_per_request": cell.shape.tokens_per_request,
+                "kv": cell.shape.kv,
+                "study": cell.study,
+                **({"error": cell.failed} if cell.result is None else cell.result.to_dict()),
+            }
+            for cell in cells
+        ],
+    }
+
+
+def print_cells(cells: Sequence[Cell], backend: Backend, location: str) -> None:
+    """What each search did, then one table of the winners."""
+    for cell in cells:
+        if cell.result is not None:
+            render.line(f"{shape_words(cell.shape)}: {_ran(cell.result)}")
+            render.line(f"  {_spent(cell.result)}")
+            render.line(f"  study {cell.study}")
+    rows = [_row(cell, cell.result.winner, backend) for cell in cells if cell.result and cell.result.winner]
+    if rows:
+        mark = " (simulated)" if backend.simulated else ""
+        render.line()
+        render.line(f"winners on {backend.device.name}{mark}, stored in {location}", "bold")
+        columns = [render.Column(name, right=True, whole=True) for name in ("M", "KV", "span µs", "× serial", "noise")]
+        columns += [render.Column(name, whole=True) for name in ("number is", "plan")]
+        render.table([*columns, render.Column("what the plan does")], rows)
+
+
+def _ran(result: TuneResult) -> str:
+    failed = sum(trial.outcome.status != "ok" for trial in result.trials)
+    parts = [f"{count(len(result.trials), 'trial')} in {result.seconds['total']:.1f} s"]
+    parts += [f"{result.resumed} of them from earlier runs"] if result.resumed else []
+    parts.append(f"{failed} failed or pruned, {result.invalid} invalid and {result.duplicate} duplicate proposals")
+    parts += [f"space exhausted: {result.exhausted}"] if result.exhausted else []
+    parts += [f"stopped by {result.stopped}; go on with --resume"] if result.stopped else []
+    return "; ".join(parts)
+
+
+def _spent(result: TuneResult) -> str:
+    """Where the time went: how much of it measuring, and mktune's own share of a trial."""
+    seconds = result.seconds
+    measuring = (seconds.get("measure", 0.0) + seconds.get("promote", 0.0)) / seconds["total"]
+    asking = seconds.get("ask", 0.0) / max(len(result.trials) - result.resumed, 1)
+    own = f"{1e3 * result.overhead_seconds:.1f} ms of our own and {1e3 * asking:.1f} ms of the sampler's per trial"
+    return f"{100 * measuring:.0f} % of the time measuring; {own}"
+
+
+def _row(cell: Cell, winner: Winner, backend: Backend) -> list[object]:
+    assert cell.result is not None
+    marks = [f"keeps built-in {winner.baseline}: nothing beat it beyond noise"] if winner.kept_baseline else []
+    marks += [] if cell.result.stored else ["not served: the stored plan is faster"]
+    return [
+        cell.shape.m,
+        cell.shape.kv,
+        f"{winner.measurement.span_us:.2f}",
+        f"{1 / winner.ratio:.2f}",
+        f"{100 * winner.noise_floor:.2f} %",
+        "simulated" if backend.simulated else "measured",
+        short_id(winner.plan),
+        "; ".join([*marks, does(winner.plan)]),
+    ]
