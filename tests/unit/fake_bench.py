@@ -165,3 +165,32 @@ def raising(error: BaseException) -> Answer:
 
 
 SPILLS = CandidateError("compile_error", "ptxas: too many registers")
+
+
+def small_space_file(
+    folder: Path, threads: str = "[192, 384, 768]", block_n: str = "[64, 128]", kinds: str = "[full]"
+) -> Path:
+    """A space with few plans of A0 → B0: threads, block_n and kinds of edges; everything else is fixed."""
+    text = SHIPPED_SPACE
+    for old, new in (
+        ("threads: [192, 384, 768]", f"threads: {threads}"),
+        ("impl: [wgmma, mma_sync]", "impl: [wgmma]"),
+        ("block_m: [8, 16, 32, 64, 128]", "block_m: [16]"),
+        ("block_n: [64, 128]", f"block_n: {block_n}"),
+        ("warps: [4, 8]", "warps: [4]"),
+        ("split_k: [1, 2, 3, 4, 6, 8, 12, 16]", "split_k: [6]"),
+        ("stages: [2, 3, 4, 6, 8, 10, 12]", "stages: [6]"),
+        ("finalizer: [kernel, last_arriver]", "finalizer: [kernel]"),
+        ("finalizer_threads: [128, 256, 512]", "finalizer_threads: [256]"),
+        ("l2_prefetch_bytes: [0, 16384, 32768, 65536]", "l2_prefetch_bytes: [0]"),
+        ("gdc: [entry, prologue, prefetch]", "gdc: [entry, prefetch]"),
+        ("trigger: [exit, start, after_wait, before_epilogue]", "trigger: [exit, start]"),
+        ("kinds: [full, programmatic, launch_order]", f"kinds: {kinds}"),
+        ("kinds: [full, programmatic]", "kinds: [full]"),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    rules = ("- {when:", "# ", "rules:")
+    path = folder / "small.yaml"
+    path.write_text("\n".join(line for line in text.splitlines() if not line.strip().startswith(rules)))
+    return path

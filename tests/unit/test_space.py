@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from fake_bench import H200, SHAPE, SHIPPED_SPACE, WORKLOAD, space_of
+from fake_bench import H200, SHAPE, SHIPPED_SPACE, WORKLOAD, small_space_file, space_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -159,32 +159,8 @@ def test_the_same_question_always_offers_the_same_options() -> None:
         space.walk(pick)
 
 
-def small(tmp_path: Path, threads: str = "[192, 384, 768]", block_n: str = "[64, 128]") -> Path:
-    """A space file with few plans of A0 → B0: its op fields and edge kinds, everything else fixed."""
-    text = SHIPPED_SPACE
-    for old, new in (
-        ("threads: [192, 384, 768]", f"threads: {threads}"),
-        ("impl: [wgmma, mma_sync]", "impl: [wgmma]"),
-        ("block_m: [8, 16, 32, 64, 128]", "block_m: [16]"),
-        ("block_n: [64, 128]", f"block_n: {block_n}"),
-        ("warps: [4, 8]", "warps: [4]"),
-        ("split_k: [1, 2, 3, 4, 6, 8, 12, 16]", "split_k: [6]"),
-        ("stages: [2, 3, 4, 6, 8, 10, 12]", "stages: [6]"),
-        ("finalizer: [kernel, last_arriver]", "finalizer: [kernel]"),
-        ("finalizer_threads: [128, 256, 512]", "finalizer_threads: [256]"),
-        ("kinds: [full, programmatic, launch_order]", "kinds: [full]"),
-        ("kinds: [full, programmatic]", "kinds: [full]"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    kept = "\n".join(line for line in text.splitlines() if "- {when" not in line and line.strip() != "rules:")
-    path = tmp_path / "small.yaml"
-    path.write_text(kept.replace("stages: [6]\n\n  - ops: [D0, D1]", "stages: [6]\n\n  - ops: [D0, D1]"))
-    return path
-
-
 def test_a_small_space_is_counted_and_gone_through(tmp_path: Path) -> None:
-    space = space_of(("A0", "B0"), small(tmp_path))
+    space = space_of(("A0", "B0"), small_space_file(tmp_path))
     assert (space.size().count, space.size().exact) == (6, True)
     plans = [plan for _, plan in space]
     assert len({plan.plan_id for plan in plans}) == 6
@@ -198,7 +174,7 @@ def test_a_large_space_is_estimated() -> None:
 
 
 def test_choices_that_do_not_exist_are_refused(tmp_path: Path) -> None:
-    space = space_of(("A0", "B0"), small(tmp_path))
+    space = space_of(("A0", "B0"), small_space_file(tmp_path))
     choices, _ = next(iter(space))
     with pytest.raises(SpaceError, match=r"no option 'threads=7' for A0\.tile; options: impl=mktune threads=192"):
         space.to_plan({**choices, "A0.tile": "threads=7"})

@@ -1,0 +1,328 @@
+"""The search loop: what it measures, counts, stores and survives. No GPU, no model: a scripted bench."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_bench import (
+    POLICY,
+    SPILLS,
+    FakeBackend,
+    failed,
+    ok,
+    raising,
+    search,
+    small_space_file,
+    space_of,
+    spans,
+    study_of,
+)
+
+from mktune.errors import InputError, MktuneError, NothingFoundError, SetupError
+from mktune.graph.builtin import builtin_plans
+from mktune.plan import Plan
+from mktune.search import Budget, Observer, Progress, tune
+from mktune.search.samplers.base import mixed_seed
+from mktune.store import Store
+from mktune.trial import Outcome, Policy, Status, Trial
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def builtin_ids() -> set[str]:
+    space = space_of()
+    return {plan.plan_id for plan in builtin_plans(space.workload, ("A0", "B0"), space.shape, "sm_90a").values()}
+
+
+def is_builtin(plan: Plan) -> bool:
+    return plan.plan_id in builtin_ids()
+
+
+def test_built_in_plans_are_the_first_trials_and_every_trial_is_stored(store: Store) -> None:
+    backend = FakeBackend()
+    result = search(store, backend, 12)
+    assert [trial.number for trial in result.trials] == list(range(12))
+    # On two ops the branches are one stream: two of the four built-in plans are the same as the other two.
+    assert [trial.source for trial in result.trials[:3]] == ["builtin:serial", "builtin:serial+pdl", "random"]
+    stored = store.trials(store.find_study("s"))
+    assert [trial.plan for trial in stored] == [trial.plan for trial in result.trials]
+    assert [trial.outcome.measurement for trial in stored] == [trial.outcome.measurement for trial in result.trials]
+    assert len({trial.plan.plan_id for trial in stored}) == 12
+    assert backend.bench.closed == 1
+
+
+def test_the_fastest_plans_are_promoted_and_the_winner_is_stored(store: Store) -> None:
+    backend = FakeBackend()
+    result = search(store, backend, 30)
+    fastest = sorted(result.trials, key=lambda trial: spans(trial.plan))
+    assert [plan.plan_id for plan in backend.bench.promoted[0]] == [trial.plan.plan_id for trial in fastest[:4]]
+    assert result.winner is not None
+    assert result.winner.plan == fastest[0].plan
+    assert [winner.plan for winner in store.winners(ops=("A0", "B0"))] == [fastest[0].plan]
+    assert result.stored
+    assert result.best is not None
+    assert result.best.plan == fastest[0].plan
+
+
+def test_an_incumbent_is_given_to_candidates_and_never_to_built_in_plans(store: Store) -> None:
+    backend = FakeBackend()
+    result = search(store, backend, 8)
+    assert backend.bench.incumbents[:2] == [None, None]
+    best = min(spans(trial.plan) for trial in result.trials[:2])
+    assert backend.bench.incumbents[2] == best
+
+
+def test_plans_are_prepared_before_they_are_measured(store: Store) -> None:
+    backend = FakeBackend()
+    result = search(store, backend, 20)
+    first = {plan_id: index for index, plan_id in reversed(list(enumerate(backend.bench.prepared)))}
+    assert all(trial.plan.plan_id in first for trial in result.trials)
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.OK, Status.LOST)])
+def test_a_candidate_that_fails_is_a_trial_with_its_status(store: Store, status: Status) -> None:
+    backend = FakeBackend(lambda plan: ok(spans(plan)) if is_builtin(plan) else failed(status, "why\nit failed"))
+    result = search(store, backend, 8)
+    assert [trial.outcome.status for trial in result.trials] == [Status.OK] * 2 + [status] * 6
+    assert [trial.outcome.status for trial in store.trials(store.find_study("s"))][2:] == [status] * 6
+    assert result.winner is not None
+    assert result.winner.kept_baseline
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RuntimeError("boom"), Status.CRASH, "RuntimeError: boom"),
+        (AssertionError("no"), Status.CRASH, "AssertionError: no"),
+        (SystemExit(1), Status.CRASH, "SystemExit: 1"),
+        (MemoryError(), Status.CRASH, "MemoryError: "),
+        (SPILLS, Status.COMPILE_ERROR, "ptxas: too many registers"),
+    ],
+)
+def test_whatever_a_candidate_raises_costs_one_trial(
+    store: Store, error: BaseException, status: Status, reason: str
+) -> None:
+    def answer(plan: Plan) -> Outcome:
+        return ok(spans(plan)) if is_builtin(plan) or plan.op["A0"].config[0][1] != 192 else raising(error)(plan)
+
+    result = search(store, FakeBackend(answer), 20)
+    bad = [trial for trial in result.trials if trial.outcome.status != Status.OK]
+    assert bad
+    assert {(trial.outcome.status, trial.outcome.reason) for trial in bad} == {(status, reason)}
+    assert len(result.trials) == 20
+    assert result.winner is not None
+
+
+def test_a_machine_that_fails_ends_the_search_with_what_was_measured_kept(store: Store) -> None:
+    calls = []
+
+    def answer(plan: Plan) -> Outcome:
+        calls.append(plan)
+        if len(calls) == 6:
+            raise SetupError("the GPU fell off the bus")
+        return ok(spans(plan))
+
+    backend = FakeBackend(answer)
+    with pytest.raises(SetupError, match="fell off"):
+        search(store, backend, 20)
+    assert len(store.trials(store.find_study("s"))) == 5
+    assert backend.bench.closed == 1
+
+
+@pytest.mark.parametrize("span", [math.nan, math.inf, 0.0, -3.0])
+def test_an_impossible_span_is_a_failure(store: Store, span: float) -> None:
+    result = search(store, FakeBackend(lambda plan: ok(spans(plan) if is_builtin(plan) else span)), 5)
+    assert [trial.outcome.status for trial in result.trials][2:] == [Status.CRASH] * 3
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_no_success_at_all_is_its_own_error_and_stores_no_plan(store: Store) -> None:
+    with pytest.raises(NothingFoundError, match="no built-in plan could be run: serial: compile_error: error: no inst"):
+        search(store, FakeBackend(lambda plan: failed()), 50)
+    assert len(store.trials(store.find_study("s"))) == 2  # it stopped there
+    assert store.winners(history=True) == []
+
+
+def test_a_wrong_built_in_plan_ends_the_search(store: Store) -> None:
+    backend = FakeBackend(lambda plan: failed(Status.WRONG_RESULT, "h_q differs") if is_builtin(plan) else ok(5.0))
+    with pytest.raises(MktuneError, match="baseline wrong: built-in plan serial: h_q differs"):
+        search(store, backend, 50)
+    assert store.winners(history=True) == []
+
+
+def test_a_budget_of_seconds_ends_the_search(store: Store) -> None:
+    result = search(store, FakeBackend(takes_s=0.02), None, seconds=0.3)
+    assert 3 <= len(result.trials) <= 15
+    assert result.winner is not None
+
+
+@pytest.mark.parametrize(("trials", "seconds"), [(0, None), (-1, None), (None, 0.0), (None, math.nan), (True, None)])
+def test_a_budget_must_be_positive(trials: int | None, seconds: float | None) -> None:
+    with pytest.raises(InputError):
+        Budget(trials, seconds)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "local"])
+def test_a_small_space_is_measured_once_each_and_is_then_exhausted(store: Store, tmp_path: Path, sampler: str) -> None:
+    space = space_of(("A0", "B0"), small_space_file(tmp_path, kinds="[full, programmatic]"))
+    assert space.size().exact
+    backend = FakeBackend()
+    result = search(store, backend, 500, space=space, sampler=sampler)
+    assert result.exhausted == "every valid plan of the space was measured"
+    assert len({plan.plan_id for plan in backend.bench.measured}) == len(backend.bench.measured)
+    inside = {space.to_plan(c).plan_id for t in result.trials if (c := space.to_choices(t.plan)) is not None}
+    assert inside == {plan.plan_id for _, plan in space}
+    assert result.winner is not None
+    assert not result.stopped
+
+
+def test_a_resumed_study_goes_on_and_repeats_nothing(store: Store) -> None:
+    whole = search(store, FakeBackend(), 24, name="whole")
+    first = FakeBackend()
+    search(store, first, 10)
+    second = FakeBackend()
+    result = search(store, second, 24, resume=True)
+    assert (len(result.trials), result.resumed, len(second.bench.measured)) == (24, 10, 14)
+    assert [trial.number for trial in result.trials] == list(range(24))
+    ids = [plan.plan_id for plan in (*first.bench.measured, *second.bench.measured)]
+    assert len(set(ids)) == 24
+    assert [trial.plan for trial in whole.trials[:10]] == [trial.plan for trial in result.trials[:10]]
+    # The baselines are measured again beside the finalists, not as trials.
+    assert len(second.bench.promoted) == 1
+
+
+def test_a_finished_study_resumed_only_promotes(store: Store) -> None:
+    search(store, FakeBackend(), 10)
+    again = FakeBackend()
+    result = search(store, again, 10, resume=True)
+    assert again.bench.measured == []
+    assert result.winner is not None
+    assert result.resumed == len(result.trials) == 10
+
+
+def test_one_more_choice_keeps_the_old_trials_and_is_searched(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir(), (tmp_path / "three").mkdir()
+    narrow = space_of(("A0", "B0"), small_space_file(tmp_path / "one", block_n="[128]"))
+    search(store, FakeBackend(), 100, space=narrow)
+    wide = space_of(("A0", "B0"), small_space_file(tmp_path / "two", block_n="[64, 128]"))
+    second = FakeBackend()
+    result = search(store, second, 100, space=wide, resume=True)
+    assert {dict(plan.op["B0"].config)["block_n"] for plan in second.bench.measured} == {64}
+    assert result.resumed + len(second.bench.measured) == len(result.trials)
+    turned = space_of(("A0", "B0"), small_space_file(tmp_path / "three", block_n="[128, 64]"))
+    third = FakeBackend()
+    result = search(store, third, 100, space=turned, resume=True)
+    assert third.bench.measured == []
+    assert result.exhausted
+
+
+def test_adding_one_candidate_measures_one(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    few = space_of(("A0", "B0"), small_space_file(tmp_path / "one", threads="[192, 384]", block_n="[128]"))
+    search(store, FakeBackend(), 100, space=few)
+    more = space_of(("A0", "B0"), small_space_file(tmp_path / "two", threads="[192, 384, 768]", block_n="[128]"))
+    second = FakeBackend()
+    search(store, second, 100, space=more, resume=True)
+    assert [dict(plan.op["A0"].config)["threads"] for plan in second.bench.measured] == [768]
+
+
+def test_spans_of_another_policy_are_not_promoted(store: Store) -> None:
+    search(store, FakeBackend(lambda plan: ok(1.0)), 10)
+    warm = Policy(backend="fake", layers=8, cold=False)
+    backend = FakeBackend(lambda plan: ok(spans(plan), warm), policy=warm)
+    result = search(store, backend, 14, resume=True)
+    promoted = {plan.plan_id for plan in backend.bench.promoted[0]}
+    assert promoted <= {trial.plan.plan_id for trial in result.trials[10:]}
+    assert warm != POLICY
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "local"])
+def test_one_worker_with_a_seed_is_reproducible_however_fast_it_runs(store: Store, sampler: str) -> None:
+    ids = []
+    for name, takes in (("fast", 0.0), ("slow", 0.004)):
+        result = search(store, FakeBackend(takes_s=takes), 30, sampler=sampler, seed=7, name=name)
+        ids.append([trial.plan.plan_id for trial in result.trials])
+        counts = store.find_study(name)
+        assert (counts.invalid, counts.duplicate) == (result.invalid, result.duplicate)
+    assert ids[0] == ids[1]
+    other = search(store, FakeBackend(), 30, sampler=sampler, seed=8, name="other")
+    assert [trial.plan.plan_id for trial in other.trials] != ids[0]
+
+
+def test_workers_of_one_seed_measure_different_plans(tmp_path: Path) -> None:
+    measured = []
+    for worker in range(3):
+        with Store.open(tmp_path / f"{worker}.db") as store:
+            result = search(store, FakeBackend(), 10, seed=7, worker=worker)
+            measured += [trial.plan.plan_id for trial in result.trials if not trial.source.startswith("builtin")]
+    assert len(set(measured)) == len(measured) == 24
+    assert len({mixed_seed(seed, worker) for seed in range(50) for worker in range(50)}) == 2500
+
+
+def test_near_ties_end_in_the_same_plan_whatever_the_seed(tmp_path: Path) -> None:
+    """Plans within 0.2 %, and a baseline among them: the baseline is kept, each time."""
+    kept = set()
+    for seed in range(5):
+        with Store.open(tmp_path / f"{seed}.db") as store:
+            backend = FakeBackend(lambda plan: ok(10.0 if is_builtin(plan) else 9.98 + spans(plan) * 1e-3))
+            result = search(store, backend, 8, seed=seed)
+            assert result.winner is not None
+            assert result.winner.kept_baseline
+            kept.add(result.winner.plan.plan_id)
+    assert len(kept) == 1
+
+
+class Recorder(Observer):
+    def __init__(self) -> None:
+        self.seen: list[tuple[Trial, Progress]] = []
+        self.phases: list[str] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.phases.append(progress.phase)
+
+    def trial(self, trial: Trial, progress: Progress) -> None:
+        self.seen.append((trial, progress))
+        self.phases.append(progress.phase)
+
+
+def test_an_observer_sees_every_trial_and_phase(store: Store) -> None:
+    observer = Recorder()
+    search(store, FakeBackend(lambda p: ok(spans(p)) if is_builtin(p) else failed()), 6, observer=observer)
+    assert [progress.trials for _, progress in observer.seen] == [1, 2, 3, 4, 5, 6]
+    assert [progress.failed for _, progress in observer.seen] == [0, 0, 1, 2, 3, 4]
+    assert observer.phases == ["builtins"] * 2 + ["search"] * 4 + ["promote"]
+    assert observer.seen[-1][1].of == 6
+
+
+def test_the_result_says_where_the_time_went(store: Store) -> None:
+    result = search(store, FakeBackend(takes_s=0.005), 20)
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert data["trials"] == 20
+    assert data["statuses"] == {"ok": 20}
+    assert data["winner"]["plan"]["workload"] == "glm52_attention_prefix"
+    assert {"ask", "check", "lower", "wait", "compile", "measure", "store", "promote", "total"} == set(data["seconds"])
+    assert data["seconds"]["measure"] >= 20 * 0.005
+    assert data["seconds"]["total"] >= data["seconds"]["measure"]
+    spent = dict(result.trials[-1].seconds)
+    assert {"ask", "check", "lower", "measure"} == set(spent)
+
+
+def test_whole_workload_space_is_searched_too(store: Store) -> None:
+    space = space_of(None)
+    study = study_of(store, space, sampler="local")
+    result = tune(space, FakeBackend(), store, study, Budget(25))
+    assert [trial.source for trial in result.trials[:4]] == [
+        "builtin:serial",
+        "builtin:serial+pdl",
+        "builtin:branches",
+        "builtin:branches+pdl",
+    ]
+    assert len(result.trials) == 25
