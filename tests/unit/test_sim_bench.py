@@ -38,10 +38,7 @@ def built_in(mode: str, ops: tuple[str, ...] | None = None, arch: str = "sm_90a"
 def test_built_in_plans_rank_as_published_and_above_the_byte_limit(gpu: str) -> None:
     """61.6 serial, 54.2 with PDL, 44.4 with branches, 37.0 with both on a B300; the limit is 74 MB / bandwidth."""
     backend = SimBackend(gpu)
-    spans = {
-        mode: span(built_in(mode, arch=backend.device.arch), gpu)
-        for mode in ("serial", "serial+pdl", "branches", "branches+pdl")
-    }
+    spans = {mode: span(built_in(mode, arch=backend.device.arch), gpu) for mode in MODES}
     assert spans["branches+pdl"] == min(spans.values())
     assert spans["serial"] == max(spans.values())
     assert spans["branches+pdl"] > 74e6 / CONSTANTS[gpu].memory_rate
