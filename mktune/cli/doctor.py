@@ -12,17 +12,16 @@ from pathlib import Path
 
 import typer
 
-from mktune import __version__, knobs
+from mktune import __version__, knobs, resources
 from mktune.cli import render
 from mktune.cli.options import Json, StoreUrl, example
 from mktune.errors import MktuneError, NothingFoundError, SetupError
-from mktune.launch import KernelSpec
 
 OK, ABSENT, BROKEN = "ok", "absent", "broken"
 
 CORE = ("optuna", "sqlalchemy", "alembic", "rich", "typer", "pyyaml")
 COMPILE = ("cuda-bindings", "nvidia-cuda-nvrtc")
-_PROBE = KernelSpec("standalone/clock.cu", "mktune::stamp")
+_PROBE = "template <int kStep> __global__ void probe(int* x) { x[threadIdx.x] += kStep; }"
 DEEPGEMM = ("sgl-deep-gemm", "apache-tvm-ffi")
 
 
@@ -80,15 +79,17 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
 
 
 def _compiler() -> Check:
-    """Compile a kernel for each architecture and read its machine code, past the cache."""
+    """Compile a small kernel for each architecture, past the cache, and look for the shipped sources."""
     from mktune.device import ARCHITECTURES
     from mktune.jit import nvrtc
     from mktune.jit.disassembly import nvdisasm
-    from mktune.jit.source import load
+    from mktune.jit.source import Source
 
+    if not any(resources.kernels().rglob("*.cu")):
+        return Check("compiler", BROKEN, f"the kernel sources are missing from {resources.kernels()}: install again")
     try:
         for arch in ARCHITECTURES:
-            nvrtc.compile_program(load(_PROBE.source), [_PROBE.name_expression], arch, ())
+            nvrtc.compile_program(Source("probe.cu", (("probe.cu", _PROBE),)), ["probe<1>"], arch, ())
     except SetupError as error:
         return Check("compiler", ABSENT, str(error))
     except MktuneError as error:

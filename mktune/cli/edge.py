@@ -21,10 +21,10 @@ HEADINGS = {
     "on_us": "on µs",
     "saved_us": "saved",
     "step_us": "step",
-    "producer_off_us": "producer off",
-    "producer_on_us": "producer on",
+    "producer_off_us": "prod. off",
+    "producer_on_us": "prod. on",
     "slowdown_us": "slow-down",
-    "stamp_cost_us": "stamps cost",
+    "stamp_cost_us": "stamps",
 }
 
 
@@ -46,6 +46,7 @@ def edge(
     """Measure one edge on the GPU: wait at entry, after the prologue, with prefetch; PDL off and on.
 
     saved: off − on. step: the wait above − this one, PDL on. slow-down: the producer's own time, on − off.
+    trigger: where the producer triggers with PDL on, the fastest of those tried.
     """
     from mktune.backends.cuda import CudaBackend
     from mktune.measure.edge import edge_plans, edge_table
@@ -69,6 +70,9 @@ def edge(
 
 def print_rows(table: list[EdgeRow]) -> None:
     """The table, one line for each M and wait."""
-    columns = [render.Column("M", right=True, whole=True), render.Column("wait", whole=True)]
+    columns = [render.Column("M", right=True, whole=True)]
+    columns += [render.Column(name, whole=True) for name in ("wait", "trigger")]
     columns += [render.Column(name, right=True, whole=True) for name in HEADINGS.values()]
-    render.table(columns, [(row.m, row.wait, *(f"{getattr(row, name):.2f}" for name in HEADINGS)) for row in table])
+    render.table(
+        columns, [(row.m, row.wait, row.trigger, *(f"{getattr(row, name):.2f}" for name in HEADINGS)) for row in table]
+    )

@@ -139,3 +139,39 @@ def test_edge_needs_a_gpu_and_two_ops_with_an_edge(capsys: pytest.CaptureFixture
     for args in (["A0", "Z"], ["B0", "A0"], ["A0", "E1"], ["A0", "B0", "--m", "0"], ["A0", "B0", "--m", "a"]):
         _, err = run(capsys, "edge", *args, code=2)
         assert err.count("\n") == 1
+
+
+def test_edge_table_has_a_line_for_each_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mktune.backends.models import KNOWN
+    from mktune.measure.edge import WAITS, EdgeRow
+
+    def rows(backend: object, producer: str, consumer: str, ms: tuple[int, ...], *more: object) -> list[EdgeRow]:
+        times = (15.0, 12.5, 2.5, 0.0, 3.0, 3.25, 0.25, 0.1)
+        return [EdgeRow(m, 8192, wait, "start", *times) for m in ms for wait in WAITS]
+
+    monkeypatch.setattr("mktune.measure.edge.edge_table", rows)
+    monkeypatch.setattr("mktune.executors.discovery.find_device", lambda index=0: KNOWN["h200"])
+    out, _ = run(capsys, "edge", "A0", "B0", "--m", "16,32")
+    lines = out.splitlines()
+    assert "A0 → B0" in lines[0]
+    assert "NVIDIA H200" in lines[0]
+    assert len(lines) == 2 + 2 * len(WAITS)
+    assert lines[2].split() == [
+        "16",
+        "entry",
+        "start",
+        "15.00",
+        "12.50",
+        "2.50",
+        "0.00",
+        "3.00",
+        "3.25",
+        "0.25",
+        "0.10",
+    ]
+    out, _ = run(capsys, "edge", "A0", "B0", "--m", "16", "--json")
+    document = json.loads(out)
+    assert document["gpu"] == "NVIDIA H200"
+    assert document["rows"][0]["saved_us"] == 2.5
