@@ -18,6 +18,7 @@ from mktune.shape import Shape
 from mktune.validity import check
 from mktune.validity.hazards import hazards
 from mktune.validity.waits import unheld
+from tests.benchmarks.validity_rate import measure
 from tests.oracle.events import race
 from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, random_plan
 
@@ -253,3 +254,45 @@ def test_the_same_plan_is_judged_anew_on_another_device() -> None:
     assert {violation.rule for violation in check(plan, small)} == {"smem"}
     assert {violation.rule for violation in check(plan, B300)} == {"impl"}  # wgmma is an instruction of sm_90a
     assert check(plan, H200) == []
+
+
+def test_two_mistakes_at_once_are_violations_too_and_never_an_error() -> None:
+    random = Random(13)
+    refused = 0
+    changes = [change for _, change in WRONG.values()]
+    for _ in range(300):
+        plan = builtin(random.choice(MODES), AB)
+        for change in random.sample(changes, 2):
+            try:
+                plan = change(plan)
+            except (KeyError, IndexError):  # the first mistake took away what the second would spoil
+                break
+        refused += bool(check(plan, H200))
+    assert refused >= 290  # now and then one mistake undoes the other
+
+
+def test_which_kernels_there_are_decides_the_data_edges() -> None:
+    """So the edges that a plan must have can be kept by the names of its kernels, whatever else the configs say."""
+    random = Random(17)
+    edges: dict[tuple[str, ...], set[tuple[tuple[str, str], ...]]] = {}
+    for _ in range(300):
+        plan = random_plan(random, WORKLOAD.ops)
+        names = tuple(name for name, _ in plan.kernels)
+        edges.setdefault(names, set()).add(tuple(source_target for source_target, _ in plan.edges))
+    assert len(edges) == 8  # B0, B1 and D1 each with and without a kernel that finishes
+    assert all(len(found) == 1 for found in edges.values())
+
+
+def test_a_plan_is_judged_at_its_own_shape() -> None:
+    plan = builtin("serial", AB)
+    assert check(replace(plan, m_range=(1, 16), shape=Shape(1, 4, 8192)), H200) == []
+    outside = replace(plan, shape=Shape(4, 8, 8192))
+    assert {violation.rule for violation in check(outside, H200)} == {"range"}
+
+
+def test_plans_of_the_shipped_space_are_judged_by_the_thousand() -> None:
+    """A bound that holds on a busy machine; the benchmark prints what a free core does."""
+    found = measure(count=400, seed=1)
+    assert set(found["rules"]) <= {"read_after_write", "write_after_read", "write_after_write"}
+    assert found["again_plans_per_s"] > 2500
+    assert found["rule_plans_per_s"] > 5000
