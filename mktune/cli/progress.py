@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mktune import knobs
 from mktune.cli import render
-from mktune.cli.summary import short_id, structure
+from mktune.cli.summary import short_id, size
 from mktune.search import Observer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class BarObserver(Observer):
         if progress.best_us is not None and (self._best is None or progress.best_us < self._best):
             self._best = progress.best_us
             line = f"trial {progress.trials}  {_ended(trial)}{self._mark}  {short_id(trial.plan)}  {trial.source}"
-            text = render.visible(f"{line}  {structure(trial.plan)}")
+            text = render.visible(f"{line}  {size(trial.plan)}")
             self._bar.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
 

@@ -24,11 +24,15 @@ def shape_words(shape: Shape) -> str:
     return f"M {shape.m} ({shape.requests} × {shape.tokens_per_request}), KV {shape.kv}"
 
 
+def size(plan: Plan) -> str:
+    """ "3 kernels, 1 stream"."""
+    streams = len({kernel.stream for _, kernel in plan.kernels})
+    return f"{count(len(plan.kernels), 'kernel')}, {count(streams, 'stream')}"
+
+
 def structure(plan: Plan) -> str:
     """Kernels, streams and kinds of edges: "3 kernels, 1 stream, 2 programmatic edges"."""
-    kernels = len(plan.kernels)
-    streams = len({kernel.stream for _, kernel in plan.kernels})
-    return ", ".join(part for part in (count(kernels, "kernel"), count(streams, "stream"), _edges(plan)) if part)
+    return ", ".join(part for part in (size(plan), _edges(plan)) if part)
 
 
 def _edges(plan: Plan) -> str:
