@@ -47,8 +47,9 @@ class BarObserver(Observer):
     """A bar with the best span, and a line above it for each plan that is better than all before."""
 
     def __init__(self, bar: Bar, cell: str, trials: int | None, simulated: bool) -> None:
-        self._bar, self._cell, self._mark = bar, cell, " simulated" if simulated else ""
+        self._bar, self._mark = bar, " simulated" if simulated else ""
         self._best: float | None = None
+        bar.console.print(cell, style="bold", markup=False)
         self._task: TaskID = bar.add_task(cell, total=trials, best="", state="starting")
 
     def progress(self, progress: Progress) -> None:
