@@ -6,6 +6,7 @@ the tolerances tight: end to end, FP8 amplifies differences that are right.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mktune.errors import CandidateError
@@ -14,7 +15,7 @@ from mktune.executors.driver_calls import synchronize
 from mktune.executors.torch_memory import counters
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.memory import Copies
-from mktune.plan import OpPlan, Plan
+from mktune.plan import Plan
 from mktune.trial import Status
 
 if TYPE_CHECKING:
@@ -22,10 +23,29 @@ if TYPE_CHECKING:
 
     Tensors = dict[str, torch.Tensor]
 
-Configs = tuple[tuple[str, OpPlan], ...]
-
 REPLAYS = 3
 _SHOWN = 3
+
+
+class KnownResults:
+    """What ops were found to compute rightly: the same bits from the same bits need no second comparison.
+
+    Most plans of a search share an op's bits with one before: edges, waits and streams must not change any. Keeps the
+    last `entries` of each op and layer. Valid for one set of arguments, weights and caches.
+    """
+
+    def __init__(self, entries: int = 6) -> None:
+        self._entries = entries
+        self._known: dict[tuple[int, str], deque[Tensors]] = {}
+
+    def hold(self, layer: int, call: str, seen: Tensors) -> bool:
+        """Whether `seen` (what the call read of other ops and what it wrote, by port) was found right before."""
+        return any(not _unequal(seen, known) for known in self._known.get((layer, call), ()))
+
+    def keep(self, layer: int, call: str, seen: Tensors) -> None:
+        """`seen` is right."""
+        kept = self._known.setdefault((layer, call), deque(maxlen=self._entries))
+        kept.appendleft({port: tensor.clone() for port, tensor in seen.items()})
 
 
 class Checked:
@@ -44,9 +64,9 @@ class Checked:
         self._graph.replay(torch.cuda.current_stream().cuda_stream)
         synchronize()
 
-    def differences(self) -> list[str]:
+    def differences(self, known: KnownResults | None = None) -> list[str]:
         """What is wrong after a replay, one line each, naming layer, op and tensor; empty where all is right."""
-        return self.counters_left() + compare_layers(self._copies)
+        return self.counters_left() + compare_layers(self._copies, known)
 
     def counters_left(self) -> list[str]:
         """Counters that a replay left above zero: the next one would go wrong."""
@@ -62,58 +82,36 @@ class Checked:
         self._graph.close()
 
 
-def compare_layers(copies: Copies) -> list[str]:
-    """Every op of every layer against its reference; one line for each tensor that differs.
+def compare_layers(copies: Copies, known: KnownResults | None = None) -> list[str]:
+    """Every op of every layer against its reference, unless it is `known`; one line for each tensor that differs.
 
     A layer is judged up to its first wrong op: what follows worked on broken inputs.
     """
-    found = []
+    found: list[str] = []
     for layer in range(len(copies.made)):
         for name, call in copies.memory.graph.calls.items():
+            seen = copies.seen(layer, name)
+            if known is not None and known.hold(layer, name, seen):
+                continue
             wrong = call.op.compare(copies.inputs(layer, name), copies.outputs(layer, name), copies.memory.shape)
-            found += [f"layer {layer}: {name}: {line}" for line in wrong]
             if wrong:
+                found += [f"layer {layer}: {name}: {line}" for line in wrong]
                 break
+            if known is not None:
+                known.keep(layer, name, seen)
     return found
 
 
 def unequal_bits(ours: list[Tensors], theirs: list[Tensors]) -> list[str]:
     """Names of results that are not bit-equal, as "layer 0: h_q"; empty where all are."""
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return [f"layer {layer}: {name}" for layer, (mine, other) in pairs for name in _unequal(mine, other)]
+
+
+def _unequal(ours: Tensors, theirs: Tensors) -> list[str]:
     import torch
 
-    return [
-        f"layer {layer}: {name}"
-        for layer, (mine, other) in enumerate(zip(ours, theirs, strict=True))
-        for name in mine
-        if not torch.equal(mine[name].view(torch.uint8), other[name].view(torch.uint8))
-    ]
-
-
-class KnownResults:
-    """Results that were compared with the references, by op configs: the same bits again need no comparison.
-
-    What a plan computes depends on its configs; its edges, waits and streams must not change a bit of it. Holds at
-    most `limit` bytes, the oldest are dropped. Valid for one set of inputs.
-    """
-
-    def __init__(self, limit: int = 8 << 30) -> None:
-        self._limit = limit
-        self._known: dict[Configs, list[Tensors]] = {}
-
-    def hold(self, plan: Plan, made: list[Tensors]) -> bool:
-        """Whether `made` is, bit by bit, what was found right for these configs."""
-        known = self._known.get(plan.ops)
-        return known is not None and not unequal_bits(made, known)
-
-    def keep(self, plan: Plan, results: list[Tensors]) -> None:
-        """`results` are right for the configs of `plan`."""
-        self._known[plan.ops] = results
-        while len(self._known) > 1 and sum(map(_bytes, self._known.values())) > self._limit:
-            del self._known[next(iter(self._known))]
-
-
-def _bytes(results: list[Tensors]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for made in results for tensor in made.values())
+    return [name for name in ours if not torch.equal(ours[name].view(torch.uint8), theirs[name].view(torch.uint8))]
 
 
 def verify(
@@ -126,22 +124,19 @@ def verify(
 ) -> None:
     """Raises CandidateError (wrong_result) with the first differences, or with the fault that running it caused.
 
-    After the first replay every op is compared, unless the bits are `known`; later replays must give the same bits,
+    After the first replay every op is compared, unless its bits are `known`; later replays must give the same bits,
     else they are compared too.
     """
     checked = Checked(plan, lowered, kernels, copies)
     try:
         checked.replay()
-        if known is None or not known.hold(plan, copies.made):
-            fail_on(checked.differences())
+        fail_on(checked.differences(known))
         first = checked.results()
         for replay in range(1, replays):
             checked.replay()
             if unequal_bits(copies.made, first):
                 fail_on(checked.differences(), f"in replay {replay}:")
         fail_on(checked.counters_left(), "at the end:")
-        if known is not None:
-            known.keep(plan, first)
     finally:
         checked.close()
 

@@ -61,6 +61,7 @@ class CudaBench(Bench):
         )
 
     def prepare(self, plans: Sequence[Plan]) -> None:
+        self._worker.start()
         for plan in plans:
             try:
                 self._compiler.submit(self._specs(plan))

@@ -117,6 +117,13 @@ class Copies:
         """Port → tensor that `call` wrote."""
         return {port: self.made[layer][name] for port, name in self.memory.graph.calls[call].outputs}
 
+    def seen(self, layer: int, call: str) -> Tensors:
+        """Port → tensor of all that may differ between runs: what `call` read of other ops, and what it wrote."""
+        recorded = self.memory.graph.calls[call]
+        produced = dict(recorded.sources)
+        read = {port: self.made[layer][name] for port, name in recorded.inputs if name in produced}
+        return {**{f"read {port}": tensor for port, tensor in read.items()}, **self.outputs(layer, call)}
+
     def _written(self, made: Tensors) -> list[Span]:
         spans: list[Span] = []
         for name, tensor in made.items():

@@ -33,6 +33,7 @@ class Budget:
     """How much one screening may cost.
 
     batch        launches between two looks at the interval
+    least        launches of a plan that is not dropped, at least
     launches     at most so many, warm-up not counted
     seconds      of wall time, after which no further batch is begun
     resolution   relative width of the interval that is narrow enough where there is no incumbent
@@ -41,10 +42,11 @@ class Budget:
     """
 
     warmup: int = 3
-    batch: int = 12
-    launches: int = 360
+    batch: int = 24
+    least: int = 96
+    launches: int = 480
     seconds: float = 1.0
-    resolution: float = 0.004
+    resolution: float = 0.003
     prune: float = 0.03
     noisy: float = 0.06
 
@@ -82,7 +84,7 @@ def screen(
         interval = median_interval(samples)
         if incumbent_us is not None and interval.low > incumbent_us * (1.0 + budget.prune):
             return Screening(Status.PRUNED, interval, tuple(samples))
-        if _is_narrow(interval, incumbent_us, budget):
+        if len(samples) >= budget.least and _is_narrow(interval, incumbent_us, budget):
             return Screening(Status.OK, interval, tuple(samples))
         if len(samples) + budget.batch > budget.launches or clock() >= deadline:
             status = Status.NOISY if interval.relative_width > budget.noisy else Status.OK

@@ -52,17 +52,21 @@ class Worker:
         self._start_seconds = start_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
+        self._ready = False
         self.starts = 0
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply:
         """The host's reply. Raises CandidateError: hang after `seconds`, crash where the process died, or the status
-        that the host gave; SetupError and InputError as the host raised them."""
+        that the host gave; other errors of mktune as the host raised them."""
         self.start()
+        if not self._ready:
+            self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
+            self._ready = True
         self._send(dict(request))
         return self._receive(seconds, f"no answer within {seconds:g} s")
 
     def start(self) -> None:
-        """Start the process if none runs, and wait until its host is made."""
+        """Start the process if none runs. Does not wait for its host: the next `ask` does, and raises what failed."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -74,8 +78,8 @@ class Worker:
         )
         theirs.close()
         self.starts += 1
+        self._ready = False
         self._send({"host": self._host, "options": self._options})
-        self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
 
     def close(self) -> None:
         """End the process, by force if it does not listen. May be called twice, and by another thread."""

@@ -37,6 +37,9 @@ class FakeWorker:
             raise fault
         return getattr(self, f"_{request['do']}")(plan, request)
 
+    def start(self):
+        pass
+
     def close(self):
         self.restarts += 1
 
