@@ -12,7 +12,7 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import Access, KernelFacts
@@ -105,23 +105,14 @@ class GemmOp(Op):
     def violations(
         self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
     ) -> list[Violation]:
-        found = config_violations(self, plan, device.arch, optional=("finalizer_threads",))
-        if found:
-            return found
-        config = GemmConfig.of(plan)
-        found = placement_violations(self, plan, kernels) + smem_violations(config.smem_bytes(), device)
-        steps = self.steps(config)
-        if config.stages > steps:
-            found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
-        if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
-            found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
-        if config.splits_steps and steps < 2:
-            found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
-        rest = self.bytes_beyond_ring(config)
-        if kernels and kernels[0].l2_prefetch_bytes > rest:
+        wrong, beyond_ring = _config_limits(self, plan, device)
+        if beyond_ring is None:
+            return list(wrong)
+        found = placement_violations(self, plan, kernels) + list(wrong)
+        if kernels and kernels[0].l2_prefetch_bytes > beyond_ring:
             asked = kernels[0].l2_prefetch_bytes
             found.append(
-                Violation("l2_prefetch", "", f"{asked} bytes asked, the ring leaves {rest} of a CTA's weights")
+                Violation("l2_prefetch", "", f"{asked} bytes asked, the ring leaves {beyond_ring} of a CTA's weights")
             )
         return found
 
@@ -194,6 +185,27 @@ class GemmOp(Op):
     def compare_finish(self, y: torch.Tensor, inputs: Tensors, outputs: Tensors) -> list[str]:
         """A finalizer alone, judged on the bf16 result `y` [M, N] that its producer really gave it."""
         return self.judge(inputs, self.finish(y, inputs), outputs, DIRECT)
+
+
+@lru_cache(maxsize=1 << 15)
+def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Violation, ...], int | None]:
+    """What is wrong with a config wherever its kernels wait and trigger, and the weight bytes of a CTA beyond its ring.
+
+    None for the bytes: the config does not exist, and nothing more can be said of it.
+    """
+    found = config_violations(op, plan, device.arch, optional=("finalizer_threads",))
+    if found:
+        return tuple(found), None
+    config = GemmConfig.of(plan)
+    found = smem_violations(config.smem_bytes(), device)
+    steps = op.steps(config)
+    if config.stages > steps:
+        found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
+    if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
+        found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
+    if config.splits_steps and steps < 2:
+        found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
+    return tuple(found), op.bytes_beyond_ring(config)
 
 
 @cache
