@@ -124,7 +124,8 @@ class CudaBench(Bench):
         right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]
         samples, state = self._paired(right)
         decision = promotion.decide(right, samples)
-        chosen, validated = self._validated(decision.ranked)
+        chosen, validated, refuted = self._validated(decision.ranked)
+        notes = {"clocks": _clocks(self.calibrate())} | {f"refuted {name}": why for name, why in refuted.items()}
         return promotion.winner(
             decision,
             chosen,
@@ -133,6 +134,7 @@ class CudaBench(Bench):
             fingerprint=self.fingerprint,
             validated=validated,
             device_state=tuple(sorted(state.items())),
+            notes=notes,
         )
 
     def close(self) -> None:
@@ -170,15 +172,19 @@ class CudaBench(Bench):
                 merged[arm.name] += samples[_key(arm)]
         return merged, state
 
-    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str]:
-        """The first arm that validation does not refute. Raises MktuneError where every one is refuted."""
-        refuted = []
+    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str, dict[str, str]]:
+        """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
+
+        Raises MktuneError where every arm is refuted.
+        """
+        refuted: dict[str, str] = {}
         for arm in ranked:
             try:
-                return arm, self.validate(arm.plan)
+                return arm, self.validate(arm.plan), refuted
             except CandidateError as error:
-                refuted.append(f"{arm.name}: {error}")
-        raise MktuneError(f"no plan survived validation: {'; '.join(refuted)}")
+                refuted[arm.name] = str(error)
+        reasons = "; ".join(f"{name}: {why}" for name, why in refuted.items())
+        raise MktuneError(f"no plan survived validation: {reasons}")
 
     def _measurement(self, reply: Reply) -> Measurement:
         state = tuple(sorted(reply["device_state"].items()))
@@ -195,6 +201,13 @@ class CudaBench(Bench):
 
 def _key(arm: Arm) -> str:
     return promotion.AGAIN if arm.role == "noise" else arm.plan.plan_id
+
+
+def _clocks(found: Mapping[str, float]) -> str:
+    return (
+        f"timer step {found['timer_tick_ns']:g} ns, event quantum {found['event_quantum_us']:.3f} us, "
+        f"empty graph {found['empty_graph_us']:.2f} us"
+    )
 
 
 def fingerprint_of(device: Device, problem: Problem) -> Fingerprint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mktune.access import KernelFacts
-from mktune.errors import CandidateError
+from mktune.errors import CandidateError, SetupError
 from mktune.executors.cuda_graph import Kernels
 from mktune.launch import SassFacts
 from mktune.lowering.kernel_graph import KernelGraph
@@ -15,12 +15,15 @@ _LATENESS = {"before_wait": 0, "after_wait": 1, "exit": 2}
 
 def check_facts(graph: KernelGraph, kernels: Kernels) -> None:
     """Raises CandidateError (build_error) where a kernel waits less or triggers earlier than its op declares, or may
-    load produced data before its wait although some edge lets it start early."""
+    load produced data before its wait although some edge lets it start early. Raises SetupError where nobody can say:
+    a plan that was not checked is not timed."""
     launches = dict(graph.launches)
     early = {edge.target for edge in graph.edges if edge.kind != "full"}
     for kernel in graph.kernels:
         sass = kernels[launches[kernel.name].kernel].facts
-        if sass is not None and (wrong := disagreement(kernel, sass, kernel.name in early)):
+        if sass is None:
+            raise SetupError("kernels cannot be checked without nvdisasm: pip install 'mktune[compile]'")
+        if wrong := disagreement(kernel, sass, kernel.name in early):
             raise CandidateError(Status.BUILD_ERROR, f"{kernel.name}: {wrong}")
 
 

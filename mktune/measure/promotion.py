@@ -156,8 +156,12 @@ def winner(
     fingerprint: Fingerprint,
     validated: str = "",
     device_state: tuple[tuple[str, float], ...] = (),
+    notes: Mapping[str, str] | None = None,
 ) -> Winner:
-    """`chosen` (one of `decision.ranked`) as the row to store; its ratio is over `serial` with default configs."""
+    """`chosen` (one of `decision.ranked`) as the row to store; its ratio is over `serial` with default configs.
+
+    `notes` join the evidence in `extra`: what was refuted, what the clocks resolve.
+    """
     ours = samples[chosen.name]
     over = SERIAL if samples.get(SERIAL) else decision.baseline.name
     ratio = paired_ratio(ours, samples[over])
@@ -172,9 +176,9 @@ def winner(
         ratio_high=ratio.high,
         noise_floor=decision.noise,
         kept_baseline=chosen.role == "builtin",
-        builtins=tuple(pair for pair in decision.spans if pair[0] in _guard_names(decision)),
+        builtins=tuple(sorted(pair for pair in decision.spans if pair[0] in _guard_names(decision))),
         validated=validated,
-        extra=_evidence(decision, chosen, samples),
+        extra=tuple(sorted({**_evidence(decision, chosen, samples), **(notes or {})}.items())),
     )
 
 
@@ -182,14 +186,13 @@ def _guard_names(decision: Decision) -> set[str]:
     return {arm.name for arm in decision.ranked if arm.role == "builtin"}
 
 
-def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> tuple[tuple[str, str], ...]:
+def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> dict[str, str]:
     """What else the rounds showed, as text: the tie set, the ratio to the best built-in, attribution arms."""
-    shown = [("ties", ", ".join(decision.ties)), ("won as", chosen.role)]
+    shown = {"ties": ", ".join(decision.ties), "won as": chosen.role}
     if chosen is not decision.baseline:
-        shown.append(("over baseline", text(paired_ratio(samples[chosen.name], samples[decision.baseline.name]))))
+        shown["over baseline"] = text(paired_ratio(samples[chosen.name], samples[decision.baseline.name]))
     guards = _guard_names(decision) | {AGAIN, chosen.name}
-    shown += [(f"span of {name}", f"{span:.3f} us") for name, span in decision.spans if name not in guards]
-    return tuple(shown)
+    return shown | {f"span of {name}": f"{span:.3f} us" for name, span in decision.spans if name not in guards}
 
 
 def text(ratio: Interval) -> str:

@@ -1,6 +1,8 @@
 """Spans of the same graph, however they are sampled: one by one, in batches, with a busy host."""
 
-import threading
+import os
+import subprocess
+import sys
 
 import pytest
 from test_executor_numbers import OPS, compiled, device, lowered  # noqa: F401
@@ -41,20 +43,15 @@ def test_batches_and_single_launches_agree(timed):
 
 def test_a_busy_host_changes_nothing(timed):
     built, timer, _ = timed
+    timer.settle(built)
     quiet = [span for _ in range(5) for span in timer.sample([built] * 12)]
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            sum(range(1000))
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
-    for thread in threads:
-        thread.start()
+    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
-        busy = [span for _ in range(5) for span in timer.sample([built] * 4)]
+        busy = [span for _ in range(5) for span in timer.sample([built] * 12)]
     finally:
-        stop.set()
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
     print("quiet", median(quiet), "busy", median(busy))
     assert median(busy) == pytest.approx(median(quiet), rel=0.03)
 

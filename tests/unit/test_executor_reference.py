@@ -56,8 +56,8 @@ def test_an_order_against_the_data_flow_is_refused(tensors):
 
 
 def test_missing_tensors_are_named(tensors):
+    kept = {name: value for name, value in tensors.items() if name not in ("W_a", "slots")}
     with pytest.raises(InputError, match="W_a, slots"):
-        kept = {name: value for name, value in tensors.items() if name not in ("W_a", "slots")}
         run_reference(lower(PLAN, GRAPH, SHAPE), GRAPH, SHAPE, kept)
 
 

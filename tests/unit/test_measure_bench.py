@@ -13,6 +13,7 @@ from mktune.graph.workload import workload
 from mktune.measure import cuda_bench
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
 from mktune.plan import OpPlan, Plan
+from mktune.records import winner_from_dict, winner_to_dict
 from mktune.shape import Shape
 from mktune.trial import Fingerprint, Status
 
@@ -59,6 +60,9 @@ class FakeWorker:
         plans = {name: Plan.from_json(text).plan_id for name, text in request["plans"].items()}
         samples = {name: self._sample(plan, 2 * request["rounds"]) for name, plan in plans.items()}
         return {"samples": samples, "device_state": {"sm_mhz_before": 1980.0, "sm_mhz_after": 1980.0}}
+
+    def _calibrate(self, plan, request):
+        return {"timer_tick_ns": 32.0, "event_quantum_us": 0.032, "empty_graph_us": 1.25}
 
     def _validate(self, plan, request):
         return {"validated": f"540 replays of {plan[:6]}"}
@@ -146,6 +150,7 @@ def test_promotion_runs_in_fresh_processes_and_validates_the_winner(bench):
     assert len(row.measurement.samples_us) == PROCESSES * ROUNDS * 2 >= 31
     assert row.validated == f"540 replays of {fast.plan_id[:6]}"
     assert row.fingerprint == FINGERPRINT
+    assert winner_from_dict(winner_to_dict(row)) == row
     assert set(dict(row.builtins)) == set(BUILTINS)  # modes with equal plans share their samples
     processes = [process for do, _, process in bench._worker.asked if do == "rounds"]
     assert len(set(processes)) == PROCESSES
@@ -169,6 +174,8 @@ def test_a_refuted_winner_gives_way_to_the_next(bench):
     row = bench.promote([fast, slow], BUILTINS)
     assert row.plan == slow
     assert "540 replays" in row.validated
+    assert dict(row.extra)[f"refuted {fast.plan_id[:12]}"] == "B0p delayed, replay 3: q_lora_q"
+    assert dict(row.extra)["clocks"].startswith("timer step 32 ns")
 
 
 def test_when_nothing_survives_validation_nothing_is_stored(bench):

@@ -150,6 +150,6 @@ def test_bits_are_compared_by_name_and_layer(right):
 
 def test_a_failure_shows_the_first_lines_and_counts_the_rest():
     fail_on([])
-    with pytest.raises(Exception, match="^in replay 2: a; b; c; 2 more$") as caught:
+    with pytest.raises(Exception, match=r"^in replay 2: a; b; c; 2 more$") as caught:
         fail_on(["a", "b", "c", "d", "e"], "in replay 2:")
     assert caught.value.status == "wrong_result"
