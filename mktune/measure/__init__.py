@@ -1,0 +1,13 @@
+"""What a plan takes and whether what it computes is right. Everything that touches the GPU runs in a worker process.
+
+cuda_bench     the bench that a search uses: compiles ahead, asks the worker, promotes
+worker, host   the process that may be killed, and what it does for one problem
+compile_ahead  compiling processes
+memory         arguments, weights and caches of every layer; results and poison of the verification build
+gate           machine code against what the checks were told
+correctness    every op against its reference, on the inputs that it really had
+validation     races provoked by delays and shuffled priorities
+span           the clock, screening and its stopping rule; `session` the GPU's state around it
+promotion      ties, guards and who wins: pure logic
+edge, stamps   what one edge is worth, and when kernels begin and end: they explain, they never score
+"""
