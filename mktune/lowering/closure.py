@@ -16,6 +16,7 @@ a launch and publishes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,6 +25,9 @@ from mktune.lowering.kernel_graph import Edge, KernelGraph
 
 Known = tuple[int, int, int]
 """The masks (full, launch, wait) of one kernel."""
+
+Left = tuple[int, int]
+"""The masks (completes, started) of one kernel, for those behind it."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +56,24 @@ class Closure:
         return tuple(name for index, name in enumerate(self.names) if mask >> index & 1)
 
 
-def arrive(kind: str, completes: int, started: int) -> Known:
-    """What one edge of `kind` tells its target: (full, launch, wait) masks."""
-    if kind == "full":
-        return completes, completes, completes
-    if kind == "programmatic":
-        return 0, started, started | completes
-    assert kind == "launch_order", kind
-    return 0, 0, completes
+def arrive(edges: Sequence[Edge], left: Mapping[str, Left]) -> Known:
+    """What a kernel knows by its in-edges, whose sources have `left` something each."""
+    full = launch = wait = 0
+    for edge in edges:
+        completes, started = left[edge.source]
+        if edge.kind == "full":
+            full |= completes
+        elif edge.kind == "programmatic":
+            launch |= started
+            wait |= completes
+        else:
+            wait |= completes
+    launch |= full
+    return full, launch, wait | launch
 
 
-def leave(kernel: KernelFacts, bit: int, launch: int, wait: int, transitive: bool = True) -> tuple[int, int]:
-    """(completes, started) of a kernel that knew `launch` at its start and `wait` after its wait.
+def leave(kernel: KernelFacts, bit: int, launch: int, wait: int, transitive: bool = True) -> Left:
+    """What is left of a kernel that knew `launch` at its start and `wait` after its wait.
 
     transitive=False counts nothing that only the kernel's wait knew: the strict reading.
     """
@@ -85,18 +95,16 @@ def close(graph: KernelGraph, base: int = 0, transitive: bool = True) -> Closure
             raise ValueError(f"{edge.source} -> {edge.target}: no kernel {edge.target}")
         inward[edge.target].append(edge)
     bits = _bits(names)
-    left: dict[str, tuple[int, int]] = {}
+    left: dict[str, Left] = {}
     known: dict[str, Known] = {}
+    at_root = (base, base, base)
     for kernel in graph.kernels:
-        name = kernel.name
-        full = launch = wait = 0 if inward[name] else base
-        for edge in inward[name]:
-            if edge.source not in left:
-                raise ValueError(f"{edge.source} -> {name}: points backwards or comes from nowhere")
-            told = arrive(edge.kind, *left[edge.source])
-            full, launch, wait = full | told[0], launch | told[1], wait | told[2]
-        left[name] = leave(kernel, bits[name], launch, wait, transitive)
-        known[name] = (full, launch, wait)
+        name, edges = kernel.name, inward[kernel.name]
+        try:
+            found = known[name] = arrive(edges, left) if edges else at_root
+        except KeyError as missing:
+            raise ValueError(f"{missing.args[0]} -> {name}: points backwards or comes from nowhere") from None
+        left[name] = leave(kernel, bits[name], found[1], found[2], transitive)
     return Closure(names, bits, known, {name: completes for name, (completes, _) in left.items()})
 
 

@@ -17,7 +17,7 @@ from mktune.device import Device
 from mktune.errors import PlanError
 from mktune.graph.kernel_edges import graph_facts, is_topological, kernel_edges
 from mktune.graph.opgraph import OpGraph
-from mktune.lowering.closure import Known, arrive, leave
+from mktune.lowering.closure import Known, Left, arrive, leave
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.lowering.launches import launches_of
 from mktune.plan import EdgeName, Plan
@@ -77,28 +77,21 @@ def reduce_edges(kernels: Sequence[KernelFacts], edges: Sequence[Edge]) -> tuple
     inward: dict[str, list[Edge]] = {}
     for edge in edges:
         inward.setdefault(edge.target, []).append(edge)
-    left: dict[str, tuple[int, int]] = {}
+    left: dict[str, Left] = {}
     kept: list[Edge] = []
     for index, kernel in enumerate(kernels):
-        nearest_last = sorted(inward.get(kernel.name, ()), key=lambda edge: place[edge.source])
-        told = [arrive(edge.kind, *left[edge.source]) for edge in nearest_last]
-        known = _union(told)
-        while len(told) > 1 and (idle := _first_idle(told, known)) is not None:
-            del nearest_last[idle], told[idle]
-        kept += nearest_last
+        edges = sorted(inward.get(kernel.name, ()), key=lambda edge: place[edge.source])
+        known = arrive(edges, left)
+        while len(edges) > 1 and (idle := _first_idle(edges, left, known)) is not None:
+            del edges[idle]
+        kept += edges
         left[kernel.name] = leave(kernel, 1 << index, known[1], known[2])
     return tuple(kept)
 
 
-def _union(told: Sequence[Known]) -> Known:
-    full = launch = wait = 0
-    for masks in told:
-        full, launch, wait = full | masks[0], launch | masks[1], wait | masks[2]
-    return full, launch, wait
-
-
-def _first_idle(told: list[Known], known: Known) -> int | None:
-    return next((i for i in range(len(told)) if _union(told[:i] + told[i + 1 :]) == known), None)
+def _first_idle(edges: list[Edge], left: dict[str, Left], known: Known) -> int | None:
+    """The place of the first edge without which the others tell the same."""
+    return next((i for i in range(len(edges)) if arrive(edges[:i] + edges[i + 1 :], left) == known), None)
 
 
 class _Edges(dict[tuple[EdgeName, str], Edge]):

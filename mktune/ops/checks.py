@@ -71,15 +71,18 @@ def placement_violations(op: Op, plan: OpPlan, kernels: tuple[KernelPlan, ...]) 
         ]
     found = []
     for suffix, kernel in zip(suffixes, kernels, strict=True):
-        name = f"kernel {suffix!r}" if suffix else "its kernel"
         gdc, trigger = op.gdc_values(plan, suffix), op.trigger_values(plan, suffix)
+        early = kernel.l2_prefetch_bytes and kernel.gdc != "prefetch"
+        if kernel.gdc in gdc and kernel.trigger in trigger and not early:
+            continue
+        name = f"kernel {suffix!r}" if suffix else "its kernel"
         if kernel.gdc not in gdc:
             found.append(Violation("gdc", "", f"{name} cannot wait at {kernel.gdc}; it knows {', '.join(gdc)}"))
         if kernel.trigger not in trigger:
             found.append(
                 Violation("trigger", "", f"{name} cannot trigger at {kernel.trigger}; it knows {', '.join(trigger)}")
             )
-        if kernel.l2_prefetch_bytes and kernel.gdc != "prefetch":
+        if early:
             found.append(Violation("l2_prefetch", "", f"{name} prefetches into L2 only with gdc = prefetch"))
     return found
 

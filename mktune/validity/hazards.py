@@ -37,8 +37,7 @@ def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: 
     found: list[Violation] = []
     seen = 0
     lost = everyone & ~copy_before
-    for kernel, (bit, use) in zip(graph.kernels, uses, strict=True):
-        known = closed.known[kernel.name]
+    for kernel, (bit, use), known in zip(graph.kernels, uses, closed.known.values(), strict=True):
         # Where everyone is known to be complete behind the wait and nothing before it conflicts, there is no race.
         unknown = seen & ~known[2] or (lost if known[2] & next_copy else everyone)
         if unknown or use.early_writes or use.early_reads & produced:
