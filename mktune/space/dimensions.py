@@ -1,24 +1,21 @@
-"""One class per kind of dimension. Each looks at the draft, offers options, applies one and reads one off a plan.
+"""What a dimension is, and those of ops and placement: fields, issue order, streams, priority.
 
-Order of the walk: fields of ops, then what follows from them: issue order, streams, priority, kinds of edges, chain
-edges, and last how each kernel waits and triggers. What decides nothing is not asked: a wait that waits for nothing,
-a trigger that nobody listens to, the priority of a single stream.
+One class per kind of dimension. Each looks at the draft, offers options, applies one and reads one off a plan. What
+decides nothing is not asked: the priority of a single stream, a wait that waits for nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mktune.graph.kernel_edges import kernel_edges, kernel_names, topological_order
-from mktune.graph.opgraph import OpGraph
-from mktune.plan import EdgeName, Plan
+from mktune.graph.kernel_edges import topological_order
+from mktune.plan import Plan
 from mktune.space.draft import Draft
-from mktune.space.groups import Group, Values
+from mktune.space.groups import Group
 from mktune.space.source import Scalar
 
 
@@ -74,29 +71,6 @@ class OpFields(Dimension):
         op = plan.op[self.op]
         fields: dict[str, Scalar] = {"impl": op.impl, **dict(op.config)}
         return tuple(sorted((name, fields[name]) for name in self.group.field_names if name in fields))
-
-
-@dataclass(frozen=True)
-class Kernels(Dimension):
-    """Not a choice: which kernels and data edges there are, once every op is configured."""
-
-    graph: OpGraph
-    _edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = field(default_factory=dict, compare=False, repr=False)
-
-    def question(self, draft: Draft) -> Question | None:
-        plans = draft.op_plans()
-        names = kernel_names(self.graph, plans)
-        if names not in self._edges:
-            self._edges[names] = kernel_edges(self.graph, plans)
-        draft.edges = self._edges[names]
-        draft.kernels = {kernel: op for op, call in self.graph.calls.items() for kernel in call.kernel_names(plans[op])}
-        return None
-
-    def apply(self, draft: Draft, option: Any) -> None:
-        raise AssertionError("nothing was offered")
-
-    def read(self, plan: Plan, draft: Draft) -> Any:
-        raise AssertionError("nothing was offered")
 
 
 @dataclass(frozen=True)
@@ -175,7 +149,6 @@ class Priority(Dimension):
 
     def question(self, draft: Draft) -> Question | None:
         if len(set(draft.streams.values())) < 2:
-            draft.priorities = dict.fromkeys(draft.kernels, 0)
             return None
         options: dict[str, tuple[int, ...]] = {"none": (0,) * len(draft.kernels)}
         for name, ops in self.branches:
@@ -190,79 +163,3 @@ class Priority(Dimension):
 
     def read(self, plan: Plan, draft: Draft) -> Any:
         return tuple(plan.kernel[kernel].priority for kernel in draft.kernels)
-
-
-@dataclass(frozen=True)
-class EdgeKinds(Dimension):
-    """Kinds of the data edges into one kernel, together. Named by the ops they come from."""
-
-    kernel: str
-    kinds: tuple[str, ...]
-
-    def question(self, draft: Draft) -> Question | None:
-        sources = draft.sources(self.kernel)
-        if not sources:
-            return None
-        name = "+".join(sorted({draft.kernels[source] for source in sources}))
-        combinations = itertools.product(self.kinds, repeat=len(sources))
-        options = {
-            " ".join(combination): tuple(
-                ((source, self.kernel), kind) for source, kind in zip(sources, combination, strict=True)
-            )
-            for combination in combinations
-        }
-        return Question(f"{name}->{self.kernel}", options)
-
-    def apply(self, draft: Draft, option: Any) -> None:
-        draft.kinds.update(option)
-
-    def read(self, plan: Plan, draft: Draft) -> Any:
-        edges = [(source, self.kernel) for source in draft.sources(self.kernel)]
-        return tuple((edge, plan.edge.get(edge)) for edge in edges)
-
-
-@dataclass(frozen=True)
-class Chain(Dimension):
-    """Kind of the edge from the kernel before on the stream, where no data edge orders the two already."""
-
-    kernel: str
-    kinds: tuple[str, ...]
-
-    def question(self, draft: Draft) -> Question | None:
-        if self.kernel not in draft.predecessors:
-            return None
-        return Question(f"{self.kernel}.chain", {kind: kind for kind in self.kinds})
-
-    def apply(self, draft: Draft, option: Any) -> None:
-        draft.chains[self.kernel] = option
-
-    def read(self, plan: Plan, draft: Draft) -> Any:
-        return plan.kernel[self.kernel].chain
-
-
-@dataclass(frozen=True)
-class LaunchFields(Dimension):
-    """Fields of one kernel's launch: where it waits (`gdc`, `l2_prefetch_bytes`), or where it triggers.
-
-    relevant  whether the draft's edges make the choice matter
-    fits      whether the op, as configured, knows these values for this kernel
-    """
-
-    kernel: str
-    group: Group
-    relevant: Callable[[Draft, str], bool]
-    fits: Callable[[Draft, str, Values], bool]
-
-    def question(self, draft: Draft) -> Question | None:
-        if self.kernel not in draft.kernels or not self.relevant(draft, self.kernel):
-            return None
-        offered = self.group.options({**draft.facts, **draft.configs[draft.kernels[self.kernel]]})
-        options = {label: values for label, values in offered.items() if self.fits(draft, self.kernel, values)}
-        return named(f"{self.kernel}.{self.group.name}", options, self.group.options(draft.facts))
-
-    def apply(self, draft: Draft, option: Any) -> None:
-        draft.launch.setdefault(self.kernel, {}).update(option)
-
-    def read(self, plan: Plan, draft: Draft) -> Any:
-        kernel = vars(plan.kernel[self.kernel])
-        return tuple(sorted((name, kernel[name]) for name in self.group.field_names))

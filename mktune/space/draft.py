@@ -14,8 +14,8 @@ from mktune.space.source import Scalar
 class Draft:
     """Op configs first, then the kernels and edges that follow from them, then how those run.
 
-    facts    the problem's facts that rules may ask for
-    kernels  kernel → op, in the graph's own issue order (set once every op is configured), likewise `edges`
+    facts           the problem's facts that rules may ask for
+    kernels, edges  kernel → op, and data edges, in the graph's own issue order: set once every op is configured
     """
 
     facts: Mapping[str, Scalar]

@@ -16,22 +16,13 @@ from typing import Any
 
 from mktune.device import Device
 from mktune.errors import SpaceError
+from mktune.graph.kernel_edges import kernel_edges, kernel_names
 from mktune.graph.workload import Workload
-from mktune.plan import KernelPlan, OpPlan, Plan
+from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
-from mktune.space.dimensions import (
-    Chain,
-    Dimension,
-    EdgeKinds,
-    Kernels,
-    LaunchFields,
-    OpFields,
-    Order,
-    Priority,
-    Question,
-    Streams,
-)
+from mktune.space.dimensions import Dimension, OpFields, Order, Priority, Question, Streams
 from mktune.space.draft import Draft, op_plan
+from mktune.space.edge_dimensions import Chain, EdgeKinds, LaunchFields
 from mktune.space.file import SpaceFile, load
 from mktune.space.groups import Condition, Group, Rule, Values
 from mktune.space.source import Scalar
@@ -68,7 +59,9 @@ class SearchSpace:
             "requests": shape.requests,
             "tokens_per_request": shape.tokens_per_request,
         }
-        self.dimensions = tuple(self._dimensions(file))
+        self._kernel_edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = {}
+        self._op_dimensions = tuple(self._of_ops(file))
+        self._graph_dimensions = tuple(self._of_graph(file))
         self.default()
 
     @classmethod
@@ -140,39 +133,59 @@ class SearchSpace:
         return Size(total // walks, False)
 
     def _walk(self, pick: Callable[[Dimension, Question, Draft], str]) -> tuple[Choices, Draft]:
-        draft, choices = Draft(self._facts), {}
-        for dimension in self.dimensions:
+        draft, choices = Draft(self._facts), dict[str, str]()
+        self._ask(self._op_dimensions, pick, draft, choices)
+        self._derive(draft)
+        self._ask(self._graph_dimensions, pick, draft, choices)
+        return choices, draft
+
+    def _ask(
+        self,
+        dimensions: Sequence[Dimension],
+        pick: Callable[[Dimension, Question, Draft], str],
+        draft: Draft,
+        choices: Choices,
+    ) -> None:
+        for dimension in dimensions:
             question = dimension.question(draft)
             if question is None:
                 continue
             if not question.options:
                 raise SpaceError(f"{question.name} has no option at M = {self.shape.m} on {self.device.arch}")
-            if len(question.options) == 1:
-                label = next(iter(question.options))
-            else:
+            label = next(iter(question.options))
+            if len(question.options) > 1:
                 label = choices[question.name] = pick(dimension, question, draft)
             dimension.apply(draft, question.options[label])
-        return choices, draft
 
-    def _dimensions(self, file: SpaceFile) -> Iterator[Dimension]:
-        calls = self.graph.calls
-        kernels = [
-            kernel for name, call in calls.items() for kernel in call.kernel_names(call.op.default(self.device.arch))
-        ]
-        branches = tuple((name, kept) for name, ops in file.branches if (kept := tuple(o for o in ops if o in calls)))
-        for op in calls:
+    def _derive(self, draft: Draft) -> None:
+        """Kernels and data edges: they follow from the configs, finalizers above all."""
+        plans = draft.op_plans()
+        names = kernel_names(self.graph, plans)
+        if names not in self._kernel_edges:
+            self._kernel_edges[names] = kernel_edges(self.graph, plans)
+        draft.edges = self._kernel_edges[names]
+        calls = self.graph.calls.values()
+        draft.kernels = {kernel: call.name for call in calls for kernel in call.kernel_names(plans[call.name])}
+
+    def _of_ops(self, file: SpaceFile) -> Iterator[Dimension]:
+        for op in self.graph.calls:
             for group in file.ops[op]:
                 yield OpFields(op, self._existing(op, group))
-        yield Kernels(self.graph)
+
+    def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
+        calls, arch = self.graph.calls, self.device.arch
+        kernels = kernel_names(self.graph, {name: call.op.default(arch) for name, call in calls.items()})
+        branches = tuple((name, kept) for name, ops in file.branches if (kept := tuple(o for o in ops if o in calls)))
         yield Order(file.rankings)
         yield Streams(branches, file.at_most_streams)
         yield Priority(branches, file.raised)
-        yield from (EdgeKinds(kernel, file.edges[kernel]) for kernel in kernels)
-        yield from (Chain(kernel, file.chains[kernel]) for kernel in kernels)
-        yield from (LaunchFields(kernel, file.waits[kernel], Draft.starts_early, self._fit) for kernel in kernels)
-        yield from (
-            LaunchFields(kernel, file.triggers[kernel], Draft.lets_start_early, self._fit) for kernel in kernels
-        )
+        for kernel in kernels:
+            yield EdgeKinds(kernel, file.edges[kernel])
+        for kernel in kernels:
+            yield Chain(kernel, file.chains[kernel])
+        for kernel in kernels:
+            yield LaunchFields(kernel, file.waits[kernel], Draft.starts_early, self._fit)
+            yield LaunchFields(kernel, file.triggers[kernel], Draft.lets_start_early, self._fit)
 
     def _existing(self, op: str, group: Group) -> Group:
         """The group without what the op does not have on this architecture."""
@@ -203,12 +216,12 @@ class SearchSpace:
         return self._fits[key]
 
     def _plan(self, draft: Draft) -> Plan:
-        lowest = min(draft.priorities.values())
+        lowest = min(draft.priorities.values(), default=0)
         kernels = {
             kernel: replace(
                 _kernel_plan(draft.launch.get(kernel, {})),
                 stream=draft.streams[kernel],
-                priority=draft.priorities[kernel] - lowest,
+                priority=draft.priorities.get(kernel, lowest) - lowest,
                 chain=draft.chains.get(kernel, "full"),
             )
             for kernel in draft.kernels
