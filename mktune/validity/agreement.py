@@ -16,6 +16,8 @@ def wrong_header(plan: Plan, known: Workload) -> list[Violation]:
             found.append(Violation(field, plan.workload, message))
     if plan.schema != SCHEMA_VERSION:
         found.append(Violation("schema", plan.workload, f"{plan.schema}; this version reads {SCHEMA_VERSION}"))
+    if len(plan.ops) != len(plan.op):
+        found.append(Violation("ops", plan.workload, "the same op stands there twice"))
     if plan.executor not in EXECUTORS:
         found.append(Violation("executor", plan.executor, f"unknown; use {' or '.join(EXECUTORS)}"))
     for field, value, (low, high) in (("m", plan.shape.m, plan.m_range), ("kv", plan.shape.kv, plan.kv_range)):

@@ -9,7 +9,7 @@ from mktune.ops.base import Violation
 
 def unheld(graph: KernelGraph) -> list[Violation]:
     """Programmatic and launch-order edges into kernels without a wait. A root without one may still trigger early."""
-    without = {kernel.name for kernel in graph.kernels if never_waits(kernel)}
+    without = {kernel.name for kernel in graph.kernels if not kernel.waits and never_waits(kernel)}
     return [
         Violation(
             "no_wait",

@@ -191,6 +191,7 @@ WRONG: dict[str, tuple[str, Callable[[Plan], Plan]]] = {
     "unknown workload": ("workload", lambda plan: replace(plan, workload="nothing")),
     "no ops": ("workload", lambda plan: replace(plan, ops=())),
     "ops that are not connected": ("workload", lambda plan: replace(plan, ops=(plan.ops[0], ("E1", plan.ops[1][1])))),
+    "an op twice": ("ops", lambda plan: replace(plan, ops=(*plan.ops, plan.ops[0]))),
     "another contract": ("contract", lambda plan: replace(plan, contract=99)),
     "another scale format": ("scale_format", lambda plan: replace(plan, scale_format="ue8m0")),
     "a newer schema": ("schema", lambda plan: replace(plan, schema=99)),
