@@ -58,10 +58,12 @@ def tune(
         search.remember(bench, proposals)
         try:
             search.loop(bench, proposals)
+            proposals.close()  # nothing else runs while the finalists are compared
             winner = search.promote(bench, proposals)
         except Stopped:
             winner = None
         finally:
+            proposals.close()
             store.add_counts(study, invalid=proposals.invalid, duplicate=proposals.duplicate)
     return search.result(proposals, winner)
 

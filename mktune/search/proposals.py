@@ -94,7 +94,7 @@ class Proposals:
 
     def know(self, plan: Plan, span_us: float | None, learn: bool = True) -> None:
         """A plan of an earlier run: never proposed again, and told to the sampler. Before the first `take`."""
-        with suppress(PlanError):  # written when the ops had other kernels: it cannot be proposed either
+        with suppress(PlanError, KeyError):  # written when the ops had other kernels or fields: it cannot come again
             self._seen.add(self._key(plan))
         choices = self._space.to_choices(plan) if learn else None
         if choices is not None:
@@ -108,7 +108,7 @@ class Proposals:
 
     def waiting(self) -> list[Plan]:
         """Plans of the queue that are ready to be compiled."""
-        made = [entry.result() for entry in self._queue if entry.done()]
+        made = [entry.result() for entry in self._queue if entry.done() and not entry.cancelled()]
         return [proposal.plan for proposal in made if proposal is not None]
 
     def tell(self, proposal: Proposal, span_us: float | None) -> None:

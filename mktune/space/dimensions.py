@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mktune.graph.kernel_edges import topological_order
@@ -110,7 +111,11 @@ class Streams(Dimension):
     at_most: int
 
     def question(self, draft: Draft) -> Question | None:
-        return Question("streams", {self._label(split): split for split in self._splits()})
+        return Question("streams", self._options)
+
+    @cached_property
+    def _options(self) -> dict[str, tuple[int, ...]]:
+        return {self._label(split): split for split in self._splits()}
 
     def _splits(self) -> list[tuple[int, ...]]:
         splits: list[tuple[int, ...]] = [()]

@@ -81,12 +81,15 @@ class SearchSpace:
         return self.walk(lambda question: _looked_up(question, choices))[1]
 
     def to_choices(self, plan: Plan) -> Choices | None:
-        """The choices that make `plan`, or None where it lies outside the space (or is of other ops or shape)."""
+        """The choices that make `plan`, or None where it lies outside the space (or is of other ops or shape).
+
+        Fields that decide nothing in the plan, such as the trigger of a kernel that nobody follows, are not compared.
+        """
         if set(plan.op_names) != set(self.graph.calls) or plan.shape != self.shape:
             return None
         try:
             choices, draft = self._walk(lambda dimension, question, draft: _read(dimension, question, draft, plan))
-        except _Outside:
+        except (_Outside, KeyError):  # KeyError: it lacks a kernel or a field that its configs would have today
             return None
         return choices if dict(plan.ops) == draft.op_plans() else None
 

@@ -326,3 +326,24 @@ def test_whole_workload_space_is_searched_too(store: Store) -> None:
         "builtin:branches+pdl",
     ]
     assert len(result.trials) == 25
+
+
+def test_counts_are_whole_when_seconds_end_the_search(store: Store) -> None:
+    """Proposals that are being made when time is up are finished before anything is counted."""
+    result = search(store, FakeBackend(takes_s=0.01), None, seconds=0.2, sampler="tpe", space=space_of(None))
+    study = store.find_study("s")
+    assert (study.invalid, study.duplicate) == (result.invalid, result.duplicate)
+    assert result.winner is not None
+
+
+def test_a_plan_of_an_older_space_is_kept_and_never_proposed(store: Store) -> None:
+    space = space_of()
+    search(store, FakeBackend(), 3)
+    old = store.trials(store.find_study("s"))[0].plan
+    data = json.loads(old.json)
+    del data["ops"]["B0"]["config"]["stages"]
+    assert space.to_choices(Plan.from_json(json.dumps(data))) is None
+    number = store.begin_trial(store.find_study("s"), Plan.from_json(json.dumps(data)), "random")
+    store.add_trial(store.find_study("s"), Trial(number, Plan.from_json(json.dumps(data)), failed(), "random"))
+    result = search(store, FakeBackend(), 8, resume=True)
+    assert len(result.trials) == 8
