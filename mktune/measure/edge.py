@@ -1,9 +1,9 @@
 """What one edge is worth: where the consumer waits, with PDL off and on, and what that costs the producer.
 
-The two ops alone, their configs fixed. Of all edges only the one between them changes, and of all waits only that of
-the kernel at its end: at entry, after the prologue, after weights are being fetched. With PDL off the edge is full;
-with PDL on it is programmatic, and each place where the producer can trigger before its end is tried: the fastest is
-the row. All graphs are measured in the same rounds, so that their differences are paired. The producer's own time is
+The two ops alone, their configs fixed at each M. Of all edges only the one between them changes, and of all waits only
+that of the kernel at its end: at entry, after the prologue, after weights are being fetched. With PDL off the edge is
+full; with PDL on it is programmatic, and each place where the producer can trigger before its end is tried: the fastest
+is the row. All graphs are measured in the same rounds, so that their differences are paired. The producer's own time is
 from its first CTA's begin to its last CTA's end, noted by itself in a diagnostic build (`stamps`).
 """
 
@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 
 from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
+from mktune.backends.models import KNOWN
 from mktune.errors import CandidateError, InputError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import Workload, workload
 from mktune.measure.cuda_bench import CudaBench
 from mktune.measure.stats import median
-from mktune.plan import EdgeName, OpPlan, Plan
+from mktune.ops.base import Op
+from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 
 WAITS = ("entry", "prologue", "prefetch")
@@ -85,8 +87,12 @@ def edge_plans(
     arch: str,
     op_plans: dict[str, OpPlan] | None = None,
 ) -> dict[tuple[str, str], Plan]:
-    """(wait position, trigger) → plan, for each position that the consumer's kernel knows; trigger OFF: PDL off."""
-    base = make_plan(known, (producer, consumer), shape, arch, "serial", op_plans)
+    """(wait position, trigger) → plan, for each position that the consumer's kernel knows; trigger OFF: PDL off.
+
+    Ops without a config in `op_plans` have their default one, with the row block that fits M.
+    """
+    ops = {name: _fitted(known.graph.calls[name].op, shape, arch) for name in (producer, consumer)}
+    base = make_plan(known, (producer, consumer), shape, arch, "serial", {**ops, **(op_plans or {})})
     edge = _edge_between(known, base, producer, consumer)
     calls, (source, target) = known.graph.calls, edge
     suffix = target.removeprefix(consumer)
@@ -94,6 +100,22 @@ def edge_plans(
     known_triggers = calls[producer].op.trigger_values(base.op[producer], source.removeprefix(producer))
     triggers = [OFF, *(trigger for trigger in known_triggers if trigger != "exit")]
     return {(wait, trigger): _placed(base, edge, wait, trigger) for wait in waits for trigger in triggers}
+
+
+def _fitted(op: Op, shape: Shape, arch: str) -> OpPlan:
+    """The default config, where it has a `block_m` with the smallest one that holds all rows, else the largest."""
+    plan = op.default(arch)
+    config = dict(plan.config)
+    device = next((gpu for gpu in KNOWN.values() if gpu.arch == arch), None)
+    sizes = sorted(int(size) for size in op.choices(arch)[plan.impl].get("block_m", ()))
+    if not sizes or device is None:
+        return plan
+    for size in [size for size in sizes if size >= shape.m][:1] + sizes[::-1]:
+        fitted = OpPlan.of(plan.impl, {**config, "block_m": size})
+        kernels = tuple(KernelPlan() for _ in op.kernels(fitted))
+        if not op.violations(fitted, kernels, shape, device):
+            return fitted
+    return plan
 
 
 def _edge_between(known: Workload, plan: Plan, producer: str, consumer: str) -> EdgeName:
