@@ -14,7 +14,8 @@ from mktune.plan import Plan
 from mktune.space import Choices, SearchSpace
 
 DEFAULT = "local"
-"""The sampler where none is named: in the model's space it beats the others at every budget that was tried."""
+"""The sampler where none is named. In the model's space of the whole workload it finds more than the others at 50 and
+200 trials, of two ops as much as TPE, for a twentieth of its time (tests/benchmarks/search_rate.py)."""
 
 
 class Sampler(ABC):

@@ -12,9 +12,9 @@ from mktune.plan import Plan
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question
 
-ELITE = 6
+ELITE = 4
 """Plans that may be changed."""
-JUMPS = 0.1
+JUMPS = 0.05
 """Share of proposals that start from nothing."""
 STEPS = (1, 1, 2, 2, 3, 4)
 """How many questions are answered anew, each entry equally likely."""
