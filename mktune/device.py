@@ -7,6 +7,15 @@ from dataclasses import dataclass
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 """What kernels are compiled for; the first is what mktune is measured on."""
 
+PEAK_BANDWIDTH = {
+    "NVIDIA H200": 4.8e12,
+    "NVIDIA H200 NVL": 4.8e12,
+    "NVIDIA H100 80GB HBM3": 3.35e12,
+    "NVIDIA B200": 8.0e12,
+    "NVIDIA B300 SXM6 AC": 8.0e12,
+}
+"""Memory bandwidth of the data sheets, bytes per second, by the name that the driver reports."""
+
 
 @dataclass(frozen=True)
 class Device:

@@ -7,10 +7,10 @@ measurements of B200 and B300; 227 KB of shared memory a block from the CUDA pro
 
 from __future__ import annotations
 
-from mktune.device import ARCHITECTURES, Device
-from mktune.errors import InputError
+from dataclasses import replace
 
-__all__ = ["ARCHITECTURES", "KNOWN", "known_gpu"]
+from mktune.device import PEAK_BANDWIDTH, Device
+from mktune.errors import InputError
 
 _SMEM_PER_BLOCK = 227 * 1024
 
@@ -21,7 +21,7 @@ KNOWN = {
         sms=132,
         smem_per_block=_SMEM_PER_BLOCK,
         l2_bytes=60 * 1024 * 1024,
-        bandwidth=4.8e12,
+        bandwidth=PEAK_BANDWIDTH["NVIDIA H200"],
     ),
     "b300": Device(
         name="NVIDIA B300",
@@ -29,7 +29,7 @@ KNOWN = {
         sms=148,
         smem_per_block=_SMEM_PER_BLOCK,
         l2_bytes=126_000_000,
-        bandwidth=8.0e12,
+        bandwidth=PEAK_BANDWIDTH["NVIDIA B300 SXM6 AC"],
     ),
 }
 
@@ -40,3 +40,9 @@ def known_gpu(name: str) -> Device:
     if found is None:
         raise InputError(f"unknown GPU {name!r}; modelled: {', '.join(KNOWN)}")
     return found
+
+
+def gpu_of(arch: str) -> Device:
+    """A GPU whose limits hold where kernels are built for `arch` alone; the B300's where none of that is known."""
+    same = [device for device in KNOWN.values() if device.arch == arch]
+    return same[0] if same else replace(KNOWN["b300"], name=arch, arch=arch)

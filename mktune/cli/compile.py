@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -31,7 +31,6 @@ from mktune.plan import KernelPlan
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
-    from mktune.device import Device
     from mktune.graph.workload import Workload as KnownWorkload
     from mktune.launch import CompiledKernel, KernelSpec, Launch
 
@@ -99,11 +98,12 @@ def compile_defaults(known: KnownWorkload, ops: Sequence[str], shape: Shape, arc
 
     Raises CandidateError where one does not compile, SetupError without a compiler.
     """
+    from mktune.backends.models import gpu_of
     from mktune.graph.builtin import make_plan
     from mktune.jit.build import build
     from mktune.lowering.graph import lower
 
-    device = _device(arch)
+    device = gpu_of(arch)
     found: dict[KernelSpec, tuple[str, str, KernelPlan, Launch]] = {}
     for mode in MODES:
         plan = make_plan(known, ops, shape, arch, mode)
@@ -137,13 +137,6 @@ def _compilable(known: KnownWorkload, ops: tuple[str, ...]) -> tuple[str, ...]:
     if missing:
         raise InputError(f"no kernels yet for {', '.join(missing)}")
     return have
-
-
-def _device(arch: str) -> Device:
-    from mktune.backends.models import KNOWN
-
-    same = [device for device in KNOWN.values() if device.arch == arch]
-    return same[0] if same else replace(KNOWN["b300"], name=arch, arch=arch)
 
 
 def _document(kernel: Built) -> dict[str, Any]:

@@ -5,18 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mktune.device import Device
+from mktune.device import PEAK_BANDWIDTH, Device
 from mktune.errors import InputError
 from mktune.executors.driver_calls import call, driver
 
-# Peak memory bandwidth of the data sheets, bytes per second. Other cards: from clock and bus width.
-_PEAKS = {
-    "NVIDIA H200": 4.8e12,
-    "NVIDIA H200 NVL": 4.8e12,
-    "NVIDIA H100 80GB HBM3": 3.35e12,
-    "NVIDIA B200": 8.0e12,
-    "NVIDIA B300 SXM6 AC": 8.0e12,
-}
 _ACCELERATED = {(9, 0), (10, 0), (10, 3)}  # where kernels may use architecture-specific instructions
 
 
@@ -40,7 +32,7 @@ def find_device(index: int = 0) -> Device:
         sms=_attribute("MULTIPROCESSOR_COUNT", handle),
         smem_per_block=_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", handle),
         l2_bytes=_attribute("L2_CACHE_SIZE", handle),
-        bandwidth=_PEAKS.get(name) or _peak(handle),
+        bandwidth=PEAK_BANDWIDTH.get(name) or _peak(handle),
         uuid=_uuid(handle),
         driver=_driver_version(),
         cuda=_cuda_version(),
@@ -53,7 +45,7 @@ def _attribute(name: str, handle: Any) -> int:
 
 
 def _peak(handle: Any) -> float:
-    """Two transfers a clock (kHz) over the bus (bits)."""
+    """Of a card without a data sheet here: two transfers a clock (kHz) over the bus (bits)."""
     return 2.0 * _attribute("MEMORY_CLOCK_RATE", handle) * 1e3 * _attribute("GLOBAL_MEMORY_BUS_WIDTH", handle) / 8
 
 

@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 
 from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
-from mktune.backends.models import KNOWN
+from mktune.backends.models import gpu_of
 from mktune.errors import CandidateError, InputError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import Workload, workload
 from mktune.measure.cuda_bench import CudaBench
 from mktune.measure.stats import median
 from mktune.ops.base import Op
-from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
+from mktune.plan import GDC, EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 
-WAITS = ("entry", "prologue", "prefetch")
 MS = (16, 32, 64, 128, 256)
 OFF = "off"
 _ROUNDS = 16
@@ -96,7 +95,7 @@ def edge_plans(
     edge = _edge_between(known, base, producer, consumer)
     calls, (source, target) = known.graph.calls, edge
     suffix = target.removeprefix(consumer)
-    waits = [wait for wait in WAITS if wait in calls[consumer].op.gdc_values(base.op[consumer], suffix)]
+    waits = [wait for wait in GDC if wait in calls[consumer].op.gdc_values(base.op[consumer], suffix)]
     known_triggers = calls[producer].op.trigger_values(base.op[producer], source.removeprefix(producer))
     triggers = [OFF, *(trigger for trigger in known_triggers if trigger != "exit")]
     return {(wait, trigger): _placed(base, edge, wait, trigger) for wait in waits for trigger in triggers}
@@ -106,10 +105,8 @@ def _fitted(op: Op, shape: Shape, arch: str) -> OpPlan:
     """The default config, where it has a `block_m` with the smallest one that holds all rows, else the largest."""
     plan = op.default(arch)
     config = dict(plan.config)
-    device = next((gpu for gpu in KNOWN.values() if gpu.arch == arch), None)
+    device = gpu_of(arch)
     sizes = sorted(int(size) for size in op.choices(arch)[plan.impl].get("block_m", ()))
-    if not sizes or device is None:
-        return plan
     for size in [size for size in sizes if size >= shape.m][:1] + sizes[::-1]:
         fitted = OpPlan.of(plan.impl, {**config, "block_m": size})
         kernels = tuple(KernelPlan() for _ in op.kernels(fitted))

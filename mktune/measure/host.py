@@ -27,10 +27,9 @@ from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import Budget, GraphTimer, check_finite, check_span, screen
 from mktune.measure.stamps import stamp_times
 from mktune.measure.validation import Effort, validate
+from mktune.measure.worker import Reply
 from mktune.plan import Plan
 from mktune.shape import Shape
-
-Reply = dict[str, Any]
 
 
 class CudaHost:
@@ -62,15 +61,12 @@ class CudaHost:
         synchronize()
 
     def handle(self, request: Reply) -> Reply:
-        """Answer one request: about, calibrate, verify, trial, rounds, validate or stamps."""
+        """Answer one request: calibrate, verify, trial, rounds, validate or stamps."""
         do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
         try:
             return do(**{name: value for name, value in request.items() if name != "do"})
         finally:
             synchronize()
-
-    def _do_about(self) -> Reply:
-        return {"layers": self._layers, "shared_kv": self._memory.shared_kv}
 
     def _do_calibrate(self) -> Reply:
         return calibrate(self._timer, self._device.arch).to_dict()

@@ -8,17 +8,18 @@ they never score, and the span of the stamped graph is given too, so that their 
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from mktune.errors import InputError
-from mktune.executors.cuda_graph import CudaGraph, Kernels, specs_of
+from mktune.executors.cuda_graph import CudaGraph, specs_of
 from mktune.executors.driver_calls import call
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.memory import Memory
 from mktune.measure.span import GraphTimer
 from mktune.measure.stats import median
+from mktune.measure.validation import Build
 from mktune.ops.launch import with_defines
 from mktune.plan import Plan
 
@@ -41,7 +42,7 @@ def stamp_times(
     plan: Plan,
     lowered: KernelGraph,
     memory: Memory,
-    build: Callable[[Sequence[Any]], Kernels],
+    build: Build,
     timer: GraphTimer,
     kernels: Sequence[str],
     replays: int,

@@ -18,6 +18,7 @@ from mktune.launch import KernelSpec
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.correctness import Checked, fail_on, unequal_bits
 from mktune.measure.memory import Copies
+from mktune.ops.launch import with_defines
 from mktune.plan import Plan
 
 if TYPE_CHECKING:
@@ -62,13 +63,9 @@ def producers(graph: KernelGraph) -> tuple[str, ...]:
 
 def delayed(graph: KernelGraph, kernel: str, delay_ns: int = DELAY_NS) -> KernelGraph:
     """The same graph with `kernel` built to sleep between its trigger and its first result."""
-    launches = []
-    for name, launch in graph.launches:
-        if name == kernel:
-            defines = (*launch.kernel.defines, (DELAY, str(delay_ns)))
-            launch = replace(launch, kernel=replace(launch.kernel, defines=defines))
-        launches.append((name, launch))
-    return replace(graph, launches=tuple(launches))
+    launches = dict(graph.launches)
+    launches[kernel] = with_defines(launches[kernel], {DELAY: str(delay_ns)})
+    return replace(graph, launches=tuple(launches.items()))
 
 
 def variants(graph: KernelGraph, effort: Effort, seed: int = 0) -> Iterator[Variant]:

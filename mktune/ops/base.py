@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import KernelFacts
 from mktune.device import Device
@@ -137,7 +137,3 @@ class Op(ABC):
     @abstractmethod
     def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
         """What differs beyond the contract's tolerances, one line each; empty where the outputs are right."""
-
-    def details(self) -> dict[str, Any]:
-        """Facts for people: sizes and constants that tables may show."""
-        return {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mktune.graph.tensors import PAGE
+
 HIDDEN: Final = 6144
 HEADS: Final = 64
 Q_LORA: Final = 2048
@@ -16,7 +18,6 @@ MLA_DIM: Final = KV_LORA + ROPE
 INDEX_HEADS: Final = 32
 INDEX_DIM: Final = 128
 
-PAGE: Final = 64
 INDEX_PAGE_BYTES: Final = PAGE * (INDEX_DIM + 4)
 """A page of the indexer's keys: 64 × 128 e4m3, token-major, then 64 fp32 scales."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mktune.ops.dimensions import INDEX_DIM, INDEX_PAGE_BYTES, PAGE
+from mktune.graph.tensors import PAGE
+from mktune.ops.dimensions import INDEX_DIM, INDEX_PAGE_BYTES
 
 if TYPE_CHECKING:
     import torch

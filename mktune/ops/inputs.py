@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mktune.graph.opgraph import OpGraph
-from mktune.graph.tensors import Port, pages_per_request
-from mktune.ops.dimensions import E4M3_MAX, INDEX_DIM, PAGE, ROPE
+from mktune.graph.tensors import PAGE, Port, pages_per_request
+from mktune.ops.dimensions import E4M3_MAX, INDEX_DIM, ROPE
 from mktune.ops.index_pages import pack
 from mktune.ops.numerics import rope_tables
 from mktune.shape import Shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from mktune.graph.tensors import Port
+from mktune.graph.tensors import PAGE, Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors
 from mktune.ops.dimensions import (
@@ -13,7 +13,6 @@ from mktune.ops.dimensions import (
     HIDDEN,
     KV_LORA,
     MLA_DIM,
-    PAGE,
     Q_LORA,
     QKV_A,
     RMS_EPS,

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from mktune.backends.cuda import CudaBackend
-from mktune.measure.edge import MS, WAITS, edge_table
+from mktune.measure.edge import MS, edge_table
+from mktune.plan import GDC
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +20,7 @@ def test_the_table_has_a_row_for_each_m_and_wait_and_its_columns_agree():
                 {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(row).items()}
             )
         )
-    assert [(row.m, row.wait) for row in rows] == [(m, wait) for m in MS for wait in WAITS]
+    assert [(row.m, row.wait) for row in rows] == [(m, wait) for m in MS for wait in GDC]
     for row in rows:
         assert row.saved_us == pytest.approx(row.off_us - row.on_us, abs=0.3)
         assert row.slowdown_us == pytest.approx(row.producer_on_us - row.producer_off_us)

@@ -145,11 +145,12 @@ def test_edge_table_has_a_line_for_each_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mktune.backends.models import KNOWN
-    from mktune.measure.edge import WAITS, EdgeRow
+    from mktune.measure.edge import EdgeRow
+    from mktune.plan import GDC
 
     def rows(backend: object, producer: str, consumer: str, ms: tuple[int, ...], *more: object) -> list[EdgeRow]:
         times = (15.0, 12.5, 2.5, 0.0, 3.0, 3.25, 0.25, 0.1)
-        return [EdgeRow(m, 8192, wait, "start", *times) for m in ms for wait in WAITS]
+        return [EdgeRow(m, 8192, wait, "start", *times) for m in ms for wait in GDC]
 
     monkeypatch.setattr("mktune.measure.edge.edge_table", rows)
     monkeypatch.setattr("mktune.executors.discovery.find_device", lambda index=0: KNOWN["h200"])
@@ -157,7 +158,7 @@ def test_edge_table_has_a_line_for_each_row(
     lines = out.splitlines()
     assert "A0 → B0" in lines[0]
     assert "NVIDIA H200" in lines[0]
-    assert len(lines) == 2 + 2 * len(WAITS)
+    assert len(lines) == 2 + 2 * len(GDC)
     assert lines[2].split() == [
         "16",
         "entry",

@@ -5,8 +5,8 @@ import pytest
 from mktune.backends.models import KNOWN
 from mktune.errors import InputError
 from mktune.graph.workload import workload
-from mktune.measure.edge import MS, OFF, WAITS, edge_plans, edge_table
-from mktune.plan import OpPlan
+from mktune.measure.edge import MS, OFF, edge_plans, edge_table
+from mktune.plan import GDC, OpPlan
 from mktune.shape import Shape
 from mktune.validity import check
 
@@ -16,7 +16,7 @@ PREFIX = workload("glm52_attention_prefix")
 @pytest.mark.parametrize("m", MS)
 def test_every_graph_may_be_built_and_only_the_edge_and_the_wait_change(m):
     plans = edge_plans(PREFIX, "A0", "B0", Shape.from_m(m, 8192), "sm_90a")
-    assert {wait for wait, _ in plans} == set(WAITS)
+    assert {wait for wait, _ in plans} == set(GDC)
     assert {trigger for _, trigger in plans} == {OFF, "start", "after_wait", "before_epilogue"}
     first = next(iter(plans.values()))
     for (wait, trigger), plan in plans.items():
@@ -77,7 +77,7 @@ class FakeBackend:
 
 def test_rows_take_the_best_trigger_and_paired_differences():
     rows = edge_table(FakeBackend(), ms=(16,))
-    assert [(row.wait, row.trigger) for row in rows] == [(wait, "after_wait") for wait in WAITS]
+    assert [(row.wait, row.trigger) for row in rows] == [(wait, "after_wait") for wait in GDC]
     assert [row.saved_us for row in rows] == pytest.approx([0.5, 0.75, 1.5])
     assert [row.step_us for row in rows] == pytest.approx([0.0, 0.25, 0.75])
     assert [row.slowdown_us for row in rows] == pytest.approx([0.2, 0.2, 0.2])
