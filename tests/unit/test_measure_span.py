@@ -52,6 +52,16 @@ def test_slightly_slower_is_measured_not_dropped():
     assert found.status == Status.OK
 
 
+def test_a_plan_is_dropped_only_when_its_whole_interval_is_slower():
+    def two_speeds(count):
+        return [11.0 if i % 2 else 14.0 for i in range(count)]
+
+    found = screen(two_speeds, 12.0, BUDGET)
+    assert (found.interval.low, found.interval.high) == (11.0, 14.0)
+    assert found.status == Status.NOISY
+    assert len(found.samples) == BUDGET.launches
+
+
 def test_without_an_incumbent_sampling_stops_at_the_resolution():
     quiet, loud = FakePlan(12.0, noise=0.0005), FakePlan(12.0, noise=0.02)
     assert len(screen(quiet, None, BUDGET).samples) == 10

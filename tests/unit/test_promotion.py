@@ -162,3 +162,30 @@ def test_a_wrong_baseline_stops_everything():
         check_builtins(dict.fromkeys(BUILTINS, (Status.COMPILE_ERROR, "no compiler")), found)
     with pytest.raises(NothingFoundError):
         decide(arms([candidate(1)], {}), {candidate(1).plan_id[:12]: [1.0] * 32})
+
+
+def decided(spans_of_one, baseline=(37.0,) * 31):
+    """The decision over one finalist with these spans; every built-in plan takes `baseline` without any noise."""
+    found = arms([candidate(1)], BUILTINS)
+    return decide(found, {arm.name: spans_of_one if arm.role == "finalist" else baseline for arm in found})
+
+
+def test_a_gain_inside_the_tie_band_is_none_however_quiet_the_gpu():
+    assert decided([37.0 * 0.996] * 31).noise == 0.0
+    assert decided([37.0 * 0.996] * 31).ranked[0].role == "builtin"
+    assert decided([37.0 * 0.994] * 31).ranked[0].role == "finalist"
+
+
+def test_a_gain_that_the_pairs_do_not_agree_on_is_none():
+    torn = [37.0 * 0.97] * 16 + [37.0 * 1.05] * 15  # the median gains 3 %, its interval reaches beyond 1
+    assert decided(torn).ranked[0].role == "builtin"
+    assert decided([37.0 * 0.97] * 31).ranked[0].role == "finalist"
+
+
+def test_simplicity_decides_a_tie_before_the_plan_id_does():
+    simple = candidate(1, "serial")
+    plans = [plan for plan in (candidate(i) for i in range(2, 30)) if plan.plan_id < simple.plan_id]
+    assert plans
+    found = arms([plans[0], simple], BUILTINS)
+    decision = decide(found, {arm.name: [30.0 if arm.role == "finalist" else 37.0] * 31 for arm in found})
+    assert decision.ranked[0].plan == simple
