@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -56,14 +56,31 @@ class Dimension(ABC):
 
 @dataclass(frozen=True)
 class OpFields(Dimension):
-    """Fields of one op's config (and `impl`)."""
+    """Fields of one op's config (and `impl`).
+
+    accepts  whether the op takes a whole config; None for a group that others follow, whose fields are not known yet
+    """
 
     op: str
     group: Group
+    accepts: Callable[[str, Mapping[str, Scalar]], bool] | None = None
+    _asked: dict[tuple[Scalar, ...], Question] = field(default_factory=dict, compare=False, repr=False)
 
     def question(self, draft: Draft) -> Question | None:
-        options = self.group.options({**draft.facts, **draft.configs.get(self.op, {})})
-        return named(f"{self.op}.{self.group.name}", options, self.group.options(draft.facts))
+        before = draft.configs.get(self.op, {})
+        key = tuple(before.values())
+        if key not in self._asked:
+            self._asked[key] = self._offer(draft.facts, before)
+        return self._asked[key]
+
+    def _offer(self, facts: Mapping[str, Scalar], before: Mapping[str, Scalar]) -> Question:
+        options = self.group.options({**facts, **before})
+        if self.accepts is not None:
+            whole = {
+                label: option for label, option in options.items() if self.accepts(self.op, {**before, **dict(option)})
+            }
+            options = whole or options  # where nothing is right, the check says what is wrong
+        return named(f"{self.op}.{self.group.name}", options, self.group.options(facts))
 
     def apply(self, draft: Draft, option: Any) -> None:
         draft.configs.setdefault(self.op, {}).update(option)

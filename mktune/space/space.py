@@ -172,8 +172,9 @@ class SearchSpace:
 
     def _of_ops(self, file: SpaceFile) -> Iterator[Dimension]:
         for op in self.graph.calls:
-            for group in file.ops[op]:
-                yield OpFields(op, self._existing(op, group))
+            *groups, last = (self._existing(op, group) for group in file.ops[op])
+            yield from (OpFields(op, group) for group in groups)
+            yield OpFields(op, last, self._accepts)
 
     def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
         calls, arch = self.graph.calls, self.device.arch
@@ -203,6 +204,11 @@ class SearchSpace:
                 if name != "impl" and not set(values) <= set(known):
                     rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, tuple(known)),)))
         return Group(group.name, group.fields, tuple(rules))
+
+    def _accepts(self, name: str, fields: Mapping[str, Scalar]) -> bool:
+        """The op finds nothing wrong with this config at the shape, on the device."""
+        plan, op = op_plan(fields), self.graph.calls[name].op
+        return not op.violations(plan, tuple(KernelPlan() for _ in op.kernels(plan)), self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
         """The op finds nothing wrong with these launch values that it does not find with the plain ones."""

@@ -90,7 +90,7 @@ def test_it_learns(name: str) -> None:
         choices, plan = sampler.ask()
         sampler.tell(choices, span(plan))
         taken.append(dict(plan.op["B0"].config)["split_k"] == 4)
-    assert sum(taken[60:]) > 30  # chance: about 9 of 60
+    assert sum(taken[60:]) > 20  # chance: about 9 of 60, and 20 once in 5,000 times
 
 
 def test_names_are_those_of_the_files() -> None:

@@ -205,3 +205,13 @@ def test_rules_look_at_facts_earlier_fields_and_their_own_group() -> None:
     assert list(group.options({"m": 64, "block": 128})) == ["split=1 stages=2", "split=2 stages=2"]
     assert len(group.options({"m": 64, "block": 64})) == 5
     assert len(group.options({})) == 5
+
+
+def test_where_nothing_is_right_the_check_says_what_is_wrong(tmp_path: Path) -> None:
+    """A last group whose every option the op refuses still makes a plan: an invalid one, with the op's own reason."""
+    text = SHIPPED_SPACE.replace("      split_k: [1]\n      stages: [2, 3]", "      split_k: [3]\n      stages: [2, 3]")
+    path = tmp_path / "deep.yaml"
+    path.write_text(text)
+    space = SearchSpace.load(WORKLOAD, ("D2",), SHAPE, H200, path)
+    _, plan = at_random(space, 0)
+    assert {violation.rule for violation in check(plan, H200)} == {"stages"}
