@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from mktune import fields
 from mktune.errors import InputError, PlanError
 from mktune.shape import Shape
 
@@ -22,6 +23,7 @@ GDC = ("entry", "prologue", "prefetch")
 TRIGGERS = ("exit", "start", "after_wait", "before_epilogue")
 CHAINS = ("full", "programmatic")
 EDGE_KINDS = ("full", "programmatic", "launch_order")
+LOWEST_PRIORITY = -16
 
 ConfigValue = int | str
 Config = tuple[tuple[str, ConfigValue], ...]
@@ -75,7 +77,7 @@ class Plan:
     order: tuple[str, ...]
     edges: tuple[tuple[EdgeName, str], ...]
     executor: str = "cuda_graph"
-    schema: int = field(default=SCHEMA_VERSION)
+    schema: int = SCHEMA_VERSION
 
     @cached_property
     def op(self) -> dict[str, OpPlan]:
@@ -172,123 +174,75 @@ class Plan:
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
         """The plan in `data`. Raises PlanError with the field that is wrong or missing."""
-        _expect(isinstance(data, dict), "a plan must be an object")
+        if not isinstance(data, dict):
+            raise PlanError("a plan must be an object")
         schema = data.get("schema")
         if type(schema) is not int or schema != SCHEMA_VERSION:
             newer = isinstance(schema, int) and schema > SCHEMA_VERSION
             hint = "made by a newer mktune; upgrade to read it" if newer else "not a plan that this mktune reads"
             raise PlanError(f"plan schema {schema!r} (this mktune reads {SCHEMA_VERSION}): {hint}")
-        _expect_keys("plan", data, _PLAN_FIELDS)
         try:
-            return _parse(cls, data)
+            return _parse(fields.record("plan", data, _PLAN_FIELDS))
         except InputError as error:
             raise PlanError(str(error)) from None
 
 
-_PLAN_FIELDS = [
-    "schema",
-    "workload",
-    "contract",
-    "scale_format",
-    "shape",
-    "m_range",
-    "kv_range",
-    "executor",
-    "ops",
-    "kernels",
-    "order",
-    "edges",
-]
-_KERNEL_FIELDS = ["stream", "priority", "gdc", "trigger", "l2_prefetch_bytes", "chain"]
+_PLAN_FIELDS = tuple(Plan.__dataclass_fields__)
+_KERNEL_FIELDS = tuple(KernelPlan.__dataclass_fields__)
 
 
-def _parse(cls: type[Plan], data: dict[str, Any]) -> Plan:
-    _expect_keys("shape", data["shape"], ["requests", "tokens_per_request", "kv"])
+def _parse(data: dict[str, Any]) -> Plan:
     ops = []
-    for name, op in _mapping("ops", data["ops"]).items():
-        _expect_keys(f"ops.{name}", op, ["impl", "config"])
-        config = _mapping(f"ops.{name}.config", op["config"])
-        for key, value in config.items():
-            _expect(type(value) in (int, str), f"ops.{name}.config.{key} must be a whole number or text")
-        ops.append((name, OpPlan.of(_text(f"ops.{name}.impl", op["impl"]), config)))
-    kernels = [(name, _parse_kernel(name, value)) for name, value in _mapping("kernels", data["kernels"]).items()]
-    order = tuple(_text("order", name) for name in _list("order", data["order"]))
-    place = set(order)
-    _expect(sorted(order) == sorted(name for name, _ in kernels), "order must name every kernel exactly once")
-    edges = []
-    for text, kind in _mapping("edges", data["edges"]).items():
-        source, arrow, target = text.partition("->")
-        _expect(bool(arrow) and source in place and target in place, f"edges: {text!r} is not kernel->kernel")
-        edges.append(((source, target), _choice(f"edges.{text}", kind, EDGE_KINDS)))
-    return cls(
-        workload=_text("workload", data["workload"]),
-        contract=_whole("contract", data["contract"]),
-        scale_format=_text("scale_format", data["scale_format"]),
-        shape=Shape(**data["shape"]),
+    for name, value in fields.mapping("ops", data["ops"]).items():
+        op = fields.record(f"ops.{name}", value, ("impl", "config"))
+        config = fields.mapping(f"ops.{name}.config", op["config"])
+        for key, chosen in config.items():
+            fields.expect(type(chosen) in (int, str), f"ops.{name}.config.{key} must be a whole number or text")
+        ops.append((name, OpPlan.of(fields.name(f"ops.{name}.impl", op["impl"]), config)))
+    kernels = [(name, _parse_kernel(name, value)) for name, value in fields.mapping("kernels", data["kernels"]).items()]
+    order = tuple(fields.name("order", name) for name in fields.items("order", data["order"]))
+    fields.expect(sorted(order) == sorted(name for name, _ in kernels), "order must name every kernel exactly once")
+    return Plan(
+        workload=fields.name("workload", data["workload"]),
+        contract=fields.whole("contract", data["contract"], low=0),
+        scale_format=fields.name("scale_format", data["scale_format"]),
+        shape=Shape(**fields.record("shape", data["shape"], tuple(Shape.__dataclass_fields__))),
         m_range=_range("m_range", data["m_range"]),
         kv_range=_range("kv_range", data["kv_range"]),
-        executor=_choice("executor", data["executor"], EXECUTORS),
+        executor=fields.choice("executor", data["executor"], EXECUTORS),
         ops=tuple(sorted(ops, key=lambda pair: pair[0])),
         kernels=tuple(sorted(kernels, key=lambda pair: pair[0])),
         order=order,
-        edges=tuple(sorted(edges)),
+        edges=_parse_edges(data["edges"], order),
     )
 
 
 def _parse_kernel(name: str, data: Any) -> KernelPlan:
     where = f"kernels.{name}"
-    _expect_keys(where, data, _KERNEL_FIELDS)
+    fields.record(where, data, _KERNEL_FIELDS)
     return KernelPlan(
-        stream=_whole(f"{where}.stream", data["stream"]),
-        priority=_whole(f"{where}.priority", data["priority"], low=-16),
-        gdc=_choice(f"{where}.gdc", data["gdc"], GDC),
-        trigger=_choice(f"{where}.trigger", data["trigger"], TRIGGERS),
-        l2_prefetch_bytes=_whole(f"{where}.l2_prefetch_bytes", data["l2_prefetch_bytes"]),
-        chain=_choice(f"{where}.chain", data["chain"], CHAINS),
+        stream=fields.whole(f"{where}.stream", data["stream"], low=0),
+        priority=fields.whole(f"{where}.priority", data["priority"], low=LOWEST_PRIORITY),
+        gdc=fields.choice(f"{where}.gdc", data["gdc"], GDC),
+        trigger=fields.choice(f"{where}.trigger", data["trigger"], TRIGGERS),
+        l2_prefetch_bytes=fields.whole(f"{where}.l2_prefetch_bytes", data["l2_prefetch_bytes"], low=0),
+        chain=fields.choice(f"{where}.chain", data["chain"], CHAINS),
     )
 
 
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise PlanError(message)
-
-
-def _expect_keys(where: str, data: Any, keys: list[str]) -> None:
-    _mapping(where, data)
-    missing = [key for key in keys if key not in data]
-    unknown = [key for key in data if key not in keys]
-    _expect(not missing, f"{where}: missing {', '.join(missing)}")
-    _expect(not unknown, f"{where}: unknown {', '.join(map(repr, unknown))}")
-
-
-def _mapping(where: str, value: Any) -> dict[str, Any]:
-    _expect(isinstance(value, dict), f"{where} must be an object")
-    return dict(value)
-
-
-def _list(where: str, value: Any) -> list[Any]:
-    _expect(isinstance(value, list), f"{where} must be a list")
-    return list(value)
-
-
-def _text(where: str, value: Any) -> str:
-    _expect(isinstance(value, str) and bool(value), f"{where} must be text")
-    return str(value)
-
-
-def _whole(where: str, value: Any, low: int = 0) -> int:
-    _expect(type(value) is int and value >= low, f"{where} must be a whole number from {low}")
-    return int(value)
+def _parse_edges(data: Any, kernels: tuple[str, ...]) -> tuple[tuple[EdgeName, str], ...]:
+    edges = []
+    for text, kind in fields.mapping("edges", data).items():
+        source, arrow, target = text.partition("->")
+        known = bool(arrow) and source in kernels and target in kernels
+        fields.expect(known, f"edges: {text!r} is not kernel->kernel")
+        edges.append(((source, target), fields.choice(f"edges.{text}", kind, EDGE_KINDS)))
+    return tuple(sorted(edges))
 
 
 def _range(where: str, value: Any) -> tuple[int, int]:
-    values = _list(where, value)
-    _expect(len(values) == 2, f"{where} must be [low, high]")
-    low, high = (_whole(where, item, low=1) for item in values)
-    _expect(low <= high, f"{where} must be [low, high]")
+    values = fields.items(where, value)
+    fields.expect(len(values) == 2, f"{where} must be [low, high]")
+    low, high = (fields.whole(where, item, low=1) for item in values)
+    fields.expect(low <= high, f"{where} must be [low, high]")
     return low, high
-
-
-def _choice(where: str, value: Any, allowed: tuple[str, ...]) -> str:
-    _expect(value in allowed, f"{where} is {value!r}; allowed: {', '.join(allowed)}")
-    return str(value)

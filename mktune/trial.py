@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from mktune.plan import Plan
+
+BUILTIN = "builtin:"
+"""What the source of a trial starts with where it ran a built-in plan; the plan's name follows."""
 
 
 class Status(StrEnum):
@@ -66,21 +69,11 @@ class Measurement:
     device_state: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data, in the form that `mktune.records.measurement_from_dict` reads."""
         data = asdict(self)
         data["samples_us"] = list(self.samples_us)
         data["device_state"] = dict(self.device_state)
         return data
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Measurement:
-        return cls(
-            span_us=data["span_us"],
-            low_us=data["low_us"],
-            high_us=data["high_us"],
-            samples_us=tuple(data["samples_us"]),
-            policy=Policy(**data["policy"]),
-            device_state=tuple(sorted(data["device_state"].items())),
-        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """One measured candidate of a study. `number` counts from 0; `source` says who proposed it (sampler, builtin)."""
+    """One measured candidate of a study.
+
+    number   from 0
+    source   who proposed it: a sampler's name, or BUILTIN and a built-in plan's name
+    started  UTC, ISO 8601
+    seconds  time by phase around the bench; `outcome.seconds` is what the bench spent
+    """
 
     number: int
     plan: Plan
@@ -130,6 +129,7 @@ class Winner:
     kept_baseline   True: nothing beat the best built-in beyond noise, so the built-in itself is stored
     builtins        name → span in µs in the same rounds
     validated       how it was validated, one line (empty for a simulated plan)
+    extra           what else the rounds showed, name → text
     """
 
     plan: Plan
@@ -143,4 +143,4 @@ class Winner:
     kept_baseline: bool
     builtins: tuple[tuple[str, float], ...] = ()
     validated: str = ""
-    extra: tuple[tuple[str, str], ...] = field(default=())
+    extra: tuple[tuple[str, str], ...] = ()

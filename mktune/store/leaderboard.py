@@ -13,10 +13,9 @@ from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.store.models import DeviceRow, MeasurementRow, StudyRow, TrialRow
 from mktune.store.winners import Filter, served_ids
-from mktune.trial import Status
+from mktune.trial import BUILTIN, Status
 
-BUILTIN = "builtin:"
-BASELINE = "builtin:serial"
+BASELINE = f"{BUILTIN}serial"
 
 
 @dataclass(frozen=True)
