@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mktune.device import Device
 from mktune.errors import SetupError
 from mktune.launch import Launch
-from mktune.ops.launch import add_rmsnorm_quant, qkv_a
+from mktune.ops.launch import add_rmsnorm_quant, head_gate, paged_indexer_score, q_absorb, qkv_a
 from mktune.ops.launch.description import with_defines
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -20,10 +20,21 @@ LAUNCHES: dict[tuple[str, str], Describe] = {
     ("add_rmsnorm_quant", "mktune"): add_rmsnorm_quant.launches,
     ("qkv_a", "wgmma"): qkv_a.launches,
     ("qkv_a", "mma_sync"): qkv_a.launches,
+    ("head_gate", "wgmma"): head_gate.launches,
+    ("head_gate", "mma_sync"): head_gate.launches,
+    ("q_absorb", "wgmma"): q_absorb.launches,
+    ("q_absorb", "mma_sync"): q_absorb.launches,
+    ("paged_indexer_score", "mktune"): paged_indexer_score.launches,
 }
 """(op title, implementation) → its launches."""
 
-_SMEM = {"add_rmsnorm_quant": add_rmsnorm_quant.dynamic_smem, "qkv_a": qkv_a.dynamic_smem}
+_SMEM = {
+    "add_rmsnorm_quant": add_rmsnorm_quant.dynamic_smem,
+    "qkv_a": qkv_a.dynamic_smem,
+    "head_gate": head_gate.dynamic_smem,
+    "q_absorb": q_absorb.dynamic_smem,
+    "paged_indexer_score": paged_indexer_score.dynamic_smem,
+}
 
 
 def launches_for(

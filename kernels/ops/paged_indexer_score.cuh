@@ -1,0 +1,269 @@
+// E1: logits[m, t] = ks[t] · Σ_h w[m, h] · relu(qi[m, h] · k[t]) for t < context_len[m], keys in pages of 64 tokens. One tile
+// is block_q tokens of one request against some pages of it, as roles that the caller gives threads and shared memory.
+//
+// The keys of a page are the 64-row operand, 32 heads of up to 4 tokens the other one (a "unit"): one page is read once
+// for all tokens. With wgmma the tensor cores work on the next unit while the weighted sums of the last one are made.
+//
+//   load_pages    one warp; lane i names the i-th page
+//   load_queries  one thread
+//   score         4 warps; sees both through barriers, so it stands behind the waits of the threads that load
+#pragma once
+#include "common/mma.cuh"
+#include "common/ptx.cuh"
+#include "common/wgmma.cuh"
+
+namespace mktune {
+
+constexpr int kPageTokens = 64;
+
+template <Mma kMma, int kBlockQ_, int kStages>
+struct PagedIndexerScore {
+  static constexpr int kHeads = 32, kDim = 128, kPageRows = kPageTokens + 2;  // of 128 bytes: keys, then 64 fp32 scales
+  static constexpr int kBlockQ = kBlockQ_, kThreads = 128;                    // of score
+  static constexpr int kUnitTokens = kBlockQ < 4 ? kBlockQ : 4, kUnits = kBlockQ / kUnitTokens;
+  static constexpr int kUnitN = kUnitTokens * kHeads;
+  static constexpr int kKeyBytes = kPageTokens * kDim, kScaleBytes = kPageTokens * 4;
+  static constexpr int kQueryBytes = kBlockQ * kHeads * kDim, kTokenWeightBytes = kHeads * 4;
+  static constexpr int kMaxPages = 32;  // of a tile: a lane each
+  static_assert(kMma != Mma::kWgmma || MKTUNE_HAS_WGMMA, "wgmma exists on sm_90a only");
+  static_assert(kBlockQ == 1 || kBlockQ == 2 || kBlockQ == 4 || kBlockQ == 8, "block_q is 1, 2, 4 or 8");
+
+  // Shared memory: keys and queries by the 128-byte swizzle, which repeats every 1024 bytes, then scales, weights of the
+  // heads and barriers.
+  static constexpr int kQueriesAt = kStages * kKeyBytes;
+  static constexpr int kScalesAt = kQueriesAt + kQueryBytes;
+  static constexpr int kWeightsAt = kScalesAt + kStages * kScaleBytes;
+  static constexpr int kBarriersAt = kWeightsAt + kBlockQ * kTokenWeightBytes;
+  static constexpr int kBytes = kBarriersAt + 8 * (2 * kStages + 1);
+
+  u32 base;  // shared-memory address, a multiple of 1024
+
+  MKTUNE_DEVICE u32 keys(int stage) const { return base + stage * kKeyBytes; }
+  MKTUNE_DEVICE u32 queries() const { return base + kQueriesAt; }
+  MKTUNE_DEVICE u32 scales(int stage) const { return base + kScalesAt + stage * kScaleBytes; }
+  MKTUNE_DEVICE u32 weights() const { return base + kWeightsAt; }
+  MKTUNE_DEVICE u32 full(int stage) const { return base + kBarriersAt + 8 * stage; }
+  MKTUNE_DEVICE u32 empty(int stage) const { return base + kBarriersAt + 8 * (kStages + stage); }
+  MKTUNE_DEVICE u32 queries_full() const { return base + kBarriersAt + 8 * 2 * kStages; }
+
+  // One thread each, which may use its barriers at once, others behind a CTA barrier.
+  MKTUNE_DEVICE void init_pages() const {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(full(stage), 1);
+      mbarrier_init(empty(stage), kThreads / 32);
+    }
+    fence_mbarrier_init();
+  }
+  MKTUNE_DEVICE void init_queries() const {
+    mbarrier_init(queries_full(), 1);
+    fence_mbarrier_init();
+  }
+
+  struct Tile {
+    int m;           // first token, a row of qi
+    int tokens;      // that exist, 1 … kBlockQ
+    int first_page;  // of the request
+    int pages;       // that some of the tokens can see
+  };
+
+  // Lane i gets the context length of the tile's i-th token, zero where there is none.
+  static MKTUNE_DEVICE int load_context(const int* context_lens, int m, int tokens, int lane) {
+    return lane < tokens ? load_i32(context_lens + m + lane) : 0;
+  }
+  // Pages of [first_page, first_page + most) that the tokens see. A whole warp.
+  static MKTUNE_DEVICE int visible_pages(int context, int first_page, int most) {
+#pragma unroll
+    for (int step = kBlockQ / 2; step > 0; step /= 2) context = max(context, __shfl_xor_sync(0xffffffffu, context, step));
+    const int longest = __shfl_sync(0xffffffffu, context, 0);
+    return min(max((longest + kPageTokens - 1) / kPageTokens - first_page, 0), most);
+  }
+  // Lane i gets the number of the tile's i-th page in the pool. Beyond the table's columns nothing is read.
+  static MKTUNE_DEVICE int load_page_number(const int* table_row, int first_page, int columns, int lane) {
+    return first_page + lane < columns ? load_i32(table_row + first_page + lane) : 0;
+  }
+
+  // ---- loaders -----------------------------------------------------------------------------------------------------
+  // Pages `from` … `to` - 1 of the tile, by maps over the pool's rows of 128 bytes: boxes of 64 and of 2. A whole warp.
+  MKTUNE_DEVICE void load_pages(const TensorMap& key_rows, const TensorMap& scale_rows, int page_number, int from,
+                                int to) const {
+    for (int i = from; i < to; ++i) {
+      const int stage = i % kStages, row = __shfl_sync(0xffffffffu, page_number, i) * kPageRows;
+      if (elect_one()) {
+        if (i >= kStages) mbarrier_wait(empty(stage), i / kStages & 1 ^ 1);
+        mbarrier_expect(full(stage), kKeyBytes + kScaleBytes);
+        copy_tensor(keys(stage), key_rows, 0, row, full(stage));
+        copy_tensor(scales(stage), scale_rows, 0, row + kPageTokens, full(stage));
+      }
+      __syncwarp();
+    }
+  }
+
+  // `query_rows` is a map over [rows · 32, 128], box kBlockQ · 32. Tokens beyond `rows` arrive as zeros, without weights.
+  MKTUNE_DEVICE void load_queries(const TensorMap& query_rows, const float* w, int m, int rows) const {
+    const int weight_bytes = min(kBlockQ, rows - m) * kTokenWeightBytes;
+    mbarrier_expect(queries_full(), kQueryBytes + weight_bytes);
+    copy_tensor(queries(), query_rows, 0, m * kHeads, queries_full());
+    copy_bytes(weights(), w + m * kHeads, weight_bytes, queries_full());
+  }
+
+  // ---- score ---------------------------------------------------------------------------------------------------------
+  // `logits` is [rows, stride], `context` what load_context gave. At least one page; begin() is called
+  // before the first result is written.
+  template <class Begin>
+  MKTUNE_DEVICE void score(const Tile& tile, int context, float* logits, i64 stride, int thread, Begin begin) const {
+    const int lane = thread % 32, units = tile.pages * kUnits;
+    Target target[kUnits];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int token = u * kUnitTokens + lane % 4 / kLanesPerToken;
+      target[u] = {logits + (tile.m + token) * stride, __shfl_sync(0xffffffffu, context, token)};
+    }
+    mbarrier_wait(queries_full(), 0);
+    if constexpr (kMma == Mma::kWgmma) {
+      Product even, odd;
+      begin_product(even, 0);
+      begin();
+      end_product(even);
+      for (int unit = 0;; unit += 2) {
+        if (unit + 1 < units) begin_product(odd, unit + 1);
+        write(even, tile.first_page, unit, target[0], thread);
+        if (unit + 1 >= units) break;
+        end_product(odd);
+        if (unit + 2 < units) begin_product(even, unit + 2);
+        write(odd, tile.first_page, unit + 1, target[kUnits - 1], thread);
+        if (unit + 2 >= units) break;
+        end_product(even);
+      }
+    } else {
+      begin();
+      for (int page = 0; page < tile.pages; ++page)
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          Product product;
+          multiply(product, page * kUnits + u, thread);
+          write(product, tile.first_page, page * kUnits + u, target[u], thread);
+        }
+    }
+  }
+
+ private:
+  using Product = float[kUnitN / 8][4];  // as wgmma.cuh states: 64 keys × kUnitN heads of tokens
+
+  // After the sums over heads each lane has the logits of one token of a unit.
+  static constexpr int kLanesPerToken = 4 / kUnitTokens;
+  struct Target {
+    float* row;
+    int context;
+  };
+
+  static MKTUNE_DEVICE int load_i32(const int* source) {
+    return __float_as_int(load_produced_4(reinterpret_cast<const float*>(source)));
+  }
+  static MKTUNE_DEVICE float2 load_shared_8(u32 address) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+    return v;
+  }
+  static MKTUNE_DEVICE float load_shared_4(u32 address) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    return v;
+  }
+
+  // The stage of a unit's page, once it is there.
+  MKTUNE_DEVICE int wait_page(int unit) const {
+    const int page = unit / kUnits, stage = page % kStages;
+    if (unit % kUnits == 0) mbarrier_wait(full(stage), page / kStages & 1);
+    return stage;
+  }
+  MKTUNE_DEVICE u32 unit_queries(int unit) const { return queries() + unit % kUnits * kUnitN * kDim; }
+
+  MKTUNE_DEVICE void begin_product(Product& product, int unit) const {
+#if MKTUNE_HAS_WGMMA
+    const u64 a = wgmma_descriptor(keys(wait_page(unit))), b = wgmma_descriptor(unit_queries(unit));
+    wgmma_hold(product);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) wgmma_k32<kUnitN>(product, a + 2 * k, b + 2 * k, k != 0);
+    wgmma_commit();
+#endif
+  }
+  static MKTUNE_DEVICE void end_product(Product& product) {
+#if MKTUNE_HAS_WGMMA
+    wgmma_wait<0>();
+    wgmma_hold(product);
+#endif
+  }
+
+  MKTUNE_DEVICE void multiply(Product& product, int unit, int thread) const {
+    const int warp = thread / 32, lane = thread % 32;
+    const u32 rows = keys(wait_page(unit)), columns = unit_queries(unit);
+    uint4 a[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) a[k] = load_matrices(swizzled(rows, warp * 16 + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+    for (int j = 0; j < kUnitN / 8; ++j) {
+      const uint4 low = load_matrices(swizzled(columns, 8 * j + lane % 8, lane / 8));
+      const uint4 high = load_matrices(swizzled(columns, 8 * j + lane % 8, 4 + lane / 8));
+      product[j][0] = product[j][1] = product[j][2] = product[j][3] = 0.0f;
+      mma_sync_m16n8k32(product[j], a[0], low.x, low.y);
+      mma_sync_m16n8k32(product[j], a[1], low.z, low.w);
+      mma_sync_m16n8k32(product[j], a[2], high.x, high.y);
+      mma_sync_m16n8k32(product[j], a[3], high.z, high.w);
+    }
+  }
+
+  // A unit's weighted sums over the heads, times the keys' scales; hands the page back behind its last unit.
+  MKTUNE_DEVICE void write(const Product& product, int first_page, int unit, const Target& target, int thread) const {
+    const int lane = thread % 32, page = unit / kUnits, stage = page % kStages;
+    const u32 unit_weights = weights() + unit % kUnits * kUnitTokens * kTokenWeightBytes + lane % 4 * 8;
+    float sum[2 * kUnitTokens];  // of each token: the thread's key, and the one 8 further
+#pragma unroll
+    for (int token = 0; token < kUnitTokens; ++token) {
+      float low = 0.0f, high = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kHeads / 8; ++j) {
+        const float2 w = load_shared_8(unit_weights + token * kTokenWeightBytes + j * 32);
+        const float(&d)[4] = product[token * (kHeads / 8) + j];
+        low = fmaf(fmaxf(d[0], 0.0f), w.x, low);
+        low = fmaf(fmaxf(d[1], 0.0f), w.y, low);
+        high = fmaf(fmaxf(d[2], 0.0f), w.x, high);
+        high = fmaf(fmaxf(d[3], 0.0f), w.y, high);
+      }
+      sum[2 * token] = low;
+      sum[2 * token + 1] = high;
+    }
+    add_lanes(sum, lane);
+    // Four tokens: both keys of token lane % 4. Two: one key of token lane % 4 / 2. One: the same in pairs of lanes.
+    constexpr int kKept = kUnitTokens == 4 ? 2 : 1;
+    const int first = kUnitTokens == 4 ? 0 : kUnitTokens == 2 ? lane % 2 : lane % 4 / 2;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int key = thread / 32 * 16 + lane / 4 + (first + i) * 8, t = (first_page + page) * kPageTokens + key;
+      const float logit = sum[i] * load_shared_4(scales(stage) + key * 4);
+      if (t < target.context && (kUnitTokens > 1 || lane % 2 == 0)) target.row[t] = logit;
+    }
+    __syncwarp();
+    if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(stage));
+  }
+
+  // Adds over four neighbouring lanes. At each of the two steps a lane gives half of its sums away; a last one is kept by
+  // both.
+  static MKTUNE_DEVICE void add_lanes(float (&sum)[2 * kUnitTokens], int lane) {
+#pragma unroll
+    for (int step = 2, count = 2 * kUnitTokens; step > 0; step /= 2, count /= 2) {
+      if (count == 1) {
+        sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], step);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < count / 2; ++i) {
+        const float kept = lane & step ? sum[i + count / 2] : sum[i], given = lane & step ? sum[i] : sum[i + count / 2];
+        sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, step);
+      }
+    }
+  }
+};
+
+}  // namespace mktune

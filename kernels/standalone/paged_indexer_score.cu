@@ -1,0 +1,78 @@
+// E1 as a kernel of its own. The grid is (query blocks of a request, KV splits, requests): CTAs that read the same pages
+// start together.
+//
+// Warps: four that score, then the loader of pages, then that of queries. Every thread executes the wait on every path.
+// Before it: with gdc = prologue barriers and descriptors; with gdc = prefetch also the context lengths, the block table and
+// the first `stages` pages. NOTE: pages are no constants. Whoever writes them must have completed when this kernel starts.
+#include "common/diagnostics.cuh"
+#include "common/launch_order.cuh"
+#include "ops/paged_indexer_score.cuh"
+
+namespace mktune {
+
+// `key_rows` and `scale_rows` see the pool as rows of 128 bytes, 66 a page.
+template <Mma kMma, int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__(192)
+    paged_indexer_score(const __grid_constant__ TensorMap key_rows, const __grid_constant__ TensorMap scale_rows,
+                        const __grid_constant__ TensorMap query_rows, const float* w, const int* block_table,
+                        const int* context_lens, float* logits, int rows, int tokens_per_request, int columns,
+                        int pages_of_cta, int stride) {
+  using Body = PagedIndexerScore<kMma, kBlockQ, kStages>;
+  constexpr int kPageWarp = Body::kThreads / 32, kQueryWarp = kPageWarp + 1;
+  extern __shared__ __align__(1024) u8 shared[];
+  const Body body{shared_address(shared)};
+  const int warp = warp_index(), lane = threadIdx.x % 32;
+  const int request = blockIdx.z, q = blockIdx.x * kBlockQ, first_page = blockIdx.y * pages_of_cta;
+  typename Body::Tile tile{request * tokens_per_request + q, min(kBlockQ, tokens_per_request - q), first_page, 0};
+  const int* table_row = block_table + static_cast<i64>(request) * columns;
+  int context = 0, page_number = 0, early = 0;
+
+  stamp_begin();
+  trigger_at<kTrigger>(Trigger::kStart);
+  if constexpr (kGdc == Gdc::kEntry) wait_for_prerequisites();
+
+  const auto look_up = [&] {
+    context = Body::load_context(context_lens, tile.m, tile.tokens, lane);
+    if (warp == kPageWarp) page_number = Body::load_page_number(table_row, first_page, columns, lane);
+    tile.pages = Body::visible_pages(context, first_page, pages_of_cta);
+  };
+  if (warp == kPageWarp) {
+    if (elect_one()) {
+      body.init_pages();
+      prefetch_descriptor(key_rows);
+      prefetch_descriptor(scale_rows);
+    }
+    __syncwarp();
+  } else if (warp == kQueryWarp) {
+    if (elect_one()) {
+      body.init_queries();
+      prefetch_descriptor(query_rows);
+    }
+  }
+  if constexpr (kGdc != Gdc::kPrologue) {
+    look_up();
+    early = min(tile.pages, kStages);
+    if (warp == kPageWarp) body.load_pages(key_rows, scale_rows, page_number, 0, early);
+  }
+  __syncthreads();
+
+  if constexpr (kGdc != Gdc::kEntry) wait_for_prerequisites();
+  trigger_at<kTrigger>(Trigger::kAfterWait);
+  if constexpr (kGdc == Gdc::kPrologue) look_up();
+
+  if (tile.pages > 0) {
+    if (warp == kPageWarp) {
+      body.load_pages(key_rows, scale_rows, page_number, early, tile.pages);
+    } else if (warp == kQueryWarp) {
+      if (elect_one()) body.load_queries(query_rows, w, tile.m, rows);
+    } else {
+      body.score(tile, context, logits, stride, threadIdx.x, [] {
+        trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
+        delay_before_results();
+      });
+    }
+  }
+  stamp_end();
+}
+
+}  // namespace mktune

@@ -1,0 +1,38 @@
+"""Launch of C0 (kernels/standalone/head_gate.cu): one CTA per row block and split of K."""
+
+from __future__ import annotations
+
+from mktune.device import Device
+from mktune.launch import Arg, BufferArg, Launch, ScalarArg
+from mktune.ops.gemm_tiles import GemmConfig
+from mktune.ops.head_gate import HeadGate
+from mktune.ops.launch.bf16 import MMA, l2_steps, rows_map, smem_bytes
+from mktune.ops.launch.description import instance, placement
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+
+def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+    """The one kernel of C0. `plan` and `kernels` passed the op's own check."""
+    config, problem, (kernel,) = GemmConfig.of(plan), HeadGate.problem, kernels
+    # Without splits there are neither partial sums nor counters: not read.
+    partials, counters = ("partials", "tile_counters") if config.split_k > 1 else ("g", "g")
+    args: tuple[Arg, ...] = (
+        rows_map("W_g", problem.n, problem.k, config.block_n, constant=True),
+        rows_map("h", shape.m, problem.k, config.block_m, constant=False),
+        BufferArg(partials),
+        BufferArg(counters),
+        BufferArg("g"),
+        ScalarArg(shape.m),
+        l2_steps(config, kernel.l2_prefetch_bytes),
+    )
+    tile = (config.block_m, config.block_n, config.split_k, config.stages, config.warps)
+    parameters = (MMA[plan.impl], *tile, *placement(kernel, prefetches=True))
+    spec = instance("standalone/head_gate.cu", "head_gate", parameters, args)
+    grid = (*config.tiles(problem, shape), config.split_k)
+    return (Launch(spec, grid, config.threads, smem_bytes(plan), args),)
+
+
+def dynamic_smem(plan: OpPlan, suffix: str) -> int:
+    """Bytes of dynamic shared memory of a CTA."""
+    return smem_bytes(plan)

@@ -1,0 +1,61 @@
+"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block of a request and split of its pages."""
+
+from __future__ import annotations
+
+from mktune.device import Device
+from mktune.graph.tensors import PAGE, pages_per_request
+from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
+from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
+from mktune.ops.launch.bf16 import MMA
+from mktune.ops.launch.description import instance, placement
+from mktune.ops.paged_indexer_score import QUERY_BYTES, THREADS, PagedIndexerScore
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+_PAGE_ROWS = INDEX_PAGE_BYTES // INDEX_DIM  # 64 keys, then their scales in two rows as long as a key
+_BARRIER_BYTES = 8
+
+
+def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+    """The one kernel of E1. `plan` and `kernels` passed the op's own check."""
+    config, (kernel,) = _numbers(plan), kernels
+    # Asking for pages before the wait is what gdc = prefetch means; the closure rule has judged whether it may.
+    early = kernel.gdc == "prefetch"
+    pool_rows = shape.requests * pages_per_request(shape) * _PAGE_ROWS
+    args: tuple[Arg, ...] = (
+        _rows("index_k_cache", pool_rows, PAGE, swizzle=128, constant=early),
+        _rows("index_k_cache", pool_rows, _PAGE_ROWS - PAGE, swizzle=0, constant=early),
+        _rows("qi", shape.m * INDEX_HEADS, config["q_block"] * INDEX_HEADS, swizzle=128, constant=False),
+        BufferArg("w"),
+        BufferArg("block_table", constant=True),
+        BufferArg("context_lens", constant=True),
+        BufferArg("logits"),
+        ScalarArg(shape.m),
+        ScalarArg(shape.tokens_per_request),
+        ScalarArg(pages_per_request(shape)),
+        ScalarArg(config["kv_split"] // PAGE),
+        ScalarArg(PagedIndexerScore.ports["logits"].size(shape)[1]),
+    )
+    mma = MMA["wgmma" if device.arch == "sm_90a" else "mma_sync"]
+    parameters = (mma, config["q_block"], config["stages"], *placement(kernel, prefetches=True))
+    spec = instance("standalone/paged_indexer_score.cu", "paged_indexer_score", parameters, args)
+    blocks = -(-shape.tokens_per_request // config["q_block"])
+    grid = (blocks, -(-shape.kv // config["kv_split"]), shape.requests)
+    return (Launch(spec, grid, THREADS, dynamic_smem(plan, ""), args),)
+
+
+def dynamic_smem(plan: OpPlan, suffix: str) -> int:
+    """Bytes of dynamic shared memory of a CTA: `PagedIndexerScore::kBytes`."""
+    config = _numbers(plan)
+    barriers = _BARRIER_BYTES * (2 * config["stages"] + 1)
+    return config["stages"] * INDEX_PAGE_BYTES + config["q_block"] * QUERY_BYTES + barriers
+
+
+def _rows(buffer: str, rows: int, box_rows: int, swizzle: int, constant: bool) -> TensorMapArg:
+    """`buffer` as rows of 128 bytes, by boxes of `box_rows`."""
+    dims, box = (INDEX_DIM, rows), (INDEX_DIM, box_rows)
+    return TensorMapArg(buffer, "u8", dims, (INDEX_DIM,), box, swizzle=swizzle, l2=256, constant=constant)
+
+
+def _numbers(plan: OpPlan) -> dict[str, int]:
+    return {name: int(value) for name, value in plan.config}
