@@ -228,10 +228,12 @@ struct Bf16Gemm {
 
   static MKTUNE_DEVICE void consume_mma_sync(Ring ring, u32 item, int steps, Accumulator& sum, int first_part,
                                              int first_slice, int thread) {
+    constexpr int kPairsAtOnce = kHalves * kTokenGroups < 16 ? 2 : 1;  // of slices; a large tile would spill
     const int warp = thread % 128 / 32, lane = thread % 32;
+#pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = wait_full(ring, item + i);
-#pragma unroll
+#pragma unroll kPairsAtOnce
       for (int k = 0; k < kSlices; k += 2) {
         const int slice = first_slice + k;
         uint4 a[kHalves][2];

@@ -72,14 +72,16 @@ class Memory:
         chosen = self.bound[: min(layers, self.layers)]
         made = [self._results() for _ in chosen]
         for layer, results in zip(chosen, made, strict=True):
-            results.update((name, layer[name].clone()) for name in self._names("cache"))
+            results.update((name, layer[name].clone()) for name in self._written_caches())
         return Copies(self, made)
 
     def _results(self) -> Tensors:
         return results_of(self.graph, self.shape, self.place)
 
-    def _names(self, kind: str) -> list[str]:
-        return [name for name, spec in self.graph.tensors.items() if spec.kind == kind]
+    def _written_caches(self) -> list[str]:
+        """A part of a graph may only read a cache: it needs no copy and gets no poison."""
+        written = {name for call in self.graph.calls.values() for _, name in call.outputs}
+        return [name for name, spec in self.graph.tensors.items() if spec.kind == "cache" and name in written]
 
 
 @dataclass

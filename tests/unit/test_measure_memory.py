@@ -153,3 +153,14 @@ def test_a_failure_shows_the_first_lines_and_counts_the_rest():
     with pytest.raises(Exception, match=r"^in replay 2: a; b; c; 2 more$") as caught:
         fail_on(["a", "b", "c", "d", "e"], "in replay 2:")
     assert caught.value.status == "wrong_result"
+
+
+def test_a_cache_that_a_part_of_the_graph_only_reads_is_neither_copied_nor_poisoned():
+    shape = Shape.from_m(2, 128)
+    alone = make_memory(KNOWN.subgraph(("E1",)), shape, 2, 0, "cpu")
+    made = alone.verification()
+    assert [set(layer) for layer in made.made] == [{"logits"}] * 2
+    buffers, poison, _ = made.buffers(builtin_plans(KNOWN, ("E1",), shape, "sm_90a")["serial"])
+    assert buffers.address(1, "index_k_cache") == alone.bound[1]["index_k_cache"].data_ptr()
+    assert [span.address for span in poison.of(0)] == [made.made[0]["logits"].data_ptr()]
+    assert torch.equal(made.inputs(0, "E1")["index_k_cache"], alone.bound[0]["index_k_cache"])

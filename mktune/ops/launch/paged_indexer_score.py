@@ -1,4 +1,4 @@
-"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block of a request and split of its pages."""
+"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block and split of a request's pages."""
 
 from __future__ import annotations
 

@@ -1,0 +1,186 @@
+"""Launches agree with what ops say of them, every knob reaches the GPU, and every kind of tile compiles."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mktune.backends.models import gpu_of
+from mktune.device import ARCHITECTURES
+from mktune.errors import InputError
+from mktune.jit.build import build
+from mktune.launch import BufferArg, ScalarArg, TensorMapArg
+from mktune.measure.gate import disagreement
+from mktune.ops.launch import LAUNCHES, dynamic_smem, launches_for
+from mktune.ops.registry import all_ops
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+OPS = all_ops()
+TITLES = sorted({title for title, _ in LAUNCHES})
+NEW = ("head_gate", "paged_indexer_score", "q_absorb")
+SHAPES = (Shape(1, 1, 64), Shape(2, 8, 8192), Shape(3, 5, 100), Shape(1, 17, 65536), Shape(32, 8, 4096))
+MMA = {"wgmma": {"HGMMA", "QGMMA"}, "mma_sync": {"HMMA", "QMMA"}}
+
+
+def variants(title, arch="sm_90a"):
+    """The default, and plans that differ from it in one field or in the implementation, as far as they exist."""
+    op = OPS[title]
+    default = op.default(arch)
+    found = {"default": default}
+    for impl, fields in op.choices(arch).items():
+        found[impl] = OpPlan.of(impl, dict(default.config))
+        for field, values in fields.items():
+            for value in values:
+                found[f"{impl} {field}={value}"] = OpPlan.of(impl, {**dict(default.config), field: value})
+    device = gpu_of(arch)
+    return {
+        name: plan
+        for name, plan in found.items()
+        if not op.violations(plan, placed(op, plan), SHAPES[1], device) or name == "default"
+    }
+
+
+def placed(op, plan, gdc="prologue", trigger="exit"):
+    return tuple(
+        KernelPlan(gdc=gdc if gdc in op.gdc_values(plan, suffix) else "prologue", trigger=trigger)
+        for suffix in op.kernels(plan)
+    )
+
+
+def launched(title, plan, shape=SHAPES[1], arch="sm_90a", **placement):
+    return launches_for(title, plan, placed(OPS[title], plan, **placement), shape, gpu_of(arch))
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_grids_threads_and_shared_memory_are_those_that_the_op_counts_with(title):
+    op = OPS[title]
+    for plan in variants(title).values():
+        for shape in SHAPES:
+            for launch, work, suffix in zip(
+                launched(title, plan, shape), op.work(plan, shape), op.kernels(plan), strict=True
+            ):
+                assert math.prod(launch.grid) == work.ctas, (plan, shape)
+                assert launch.block == work.threads
+                assert launch.smem == dynamic_smem(title, plan, suffix) <= max(work.smem_bytes, 256)
+                assert launch.grid[1] <= 65535
+                assert launch.grid[2] <= 65535
+
+
+@pytest.mark.parametrize("gdc", ["entry", "prologue", "prefetch"])
+@pytest.mark.parametrize("title", TITLES)
+def test_kernels_get_the_buffers_of_their_facts_and_may_read_early_what_those_allow(title, gdc):
+    op = OPS[title]
+    for plan in variants(title).values():
+        facts = op.facts(plan, placed(op, plan, gdc))
+        for launch, kernel in zip(launched(title, plan, gdc=gdc), facts, strict=True):
+            buffers = {arg.buffer for arg in launch.args if not isinstance(arg, ScalarArg)}
+            assert buffers == {access.buffer for access in kernel.accesses}, plan
+            constant = {arg.buffer for arg in launch.args if not isinstance(arg, ScalarArg) and arg.constant}
+            assert {access.buffer for access in kernel.accesses if not access.after_wait} <= constant
+            assert not constant & {access.buffer for access in kernel.accesses if access.writes}
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_every_value_of_every_knob_is_another_launch(title):
+    plans = dict.fromkeys(variants(title).values())
+    launches = {launched(title, plan) for plan in plans}
+    assert len(launches) == len(plans)
+    default = OPS[title].default("sm_90a")
+    suffix = OPS[title].kernels(default)[0]
+    placements = [
+        (gdc, trigger)
+        for gdc in OPS[title].gdc_values(default, suffix)
+        for trigger in OPS[title].trigger_values(default, suffix)
+    ]
+    names = {
+        launched(title, default, gdc=gdc, trigger=trigger)[0].kernel.name_expression for gdc, trigger in placements
+    }
+    assert len(names) == len(placements)
+
+
+def test_a_norm_has_nothing_to_prefetch():
+    with pytest.raises(InputError, match="no weights"):
+        launches_for(
+            "add_rmsnorm_quant",
+            OPS["add_rmsnorm_quant"].default("sm_90a"),
+            (KernelPlan(gdc="prefetch"),),
+            SHAPES[0],
+            gpu_of("sm_90a"),
+        )
+
+
+def test_tensor_maps_cover_their_buffers():
+    """Rows and columns of the maps are those of the ports; boxes are one swizzle atom wide."""
+    shape = SHAPES[2]
+    bytes_of = {"bf16": 2, "u8": 1, "f32": 4}
+    for title in NEW:
+        op = OPS[title]
+        for launch in launched(title, op.default("sm_90a"), shape):
+            for arg in launch.args:
+                if isinstance(arg, TensorMapArg):
+                    assert math.prod(arg.dims) * bytes_of[arg.dtype] == op.ports[arg.buffer].nbytes(shape)
+                    assert arg.box[0] * bytes_of[arg.dtype] == 128
+
+
+def test_prefetched_pages_are_read_early_only_where_the_plan_says_so():
+    plan = OPS["paged_indexer_score"].default("sm_90a")
+    for gdc in ("entry", "prologue", "prefetch"):
+        (launch,) = launched("paged_indexer_score", plan, gdc=gdc)
+        pages = [arg for arg in launch.args if isinstance(arg, TensorMapArg) and arg.buffer == "index_k_cache"]
+        assert {arg.constant for arg in pages} == {gdc == "prefetch"}
+
+
+def test_the_gate_without_splits_needs_no_scratch_memory():
+    (launch,) = launched(
+        "head_gate", OpPlan.of("wgmma", {**dict(OPS["head_gate"].defaults), "block_m": 16, "split_k": 1})
+    )
+    assert [arg.buffer for arg in launch.args if isinstance(arg, BufferArg)] == ["g", "g", "g"]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("title", NEW)
+def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch, tmp_path):
+    op, plan = OPS[title], OPS[title].default(arch)
+    placements = [("entry", "start"), ("prologue", "after_wait"), ("prefetch", "before_epilogue"), ("prologue", "exit")]
+    found = {
+        placement: launched(title, plan, arch=arch, gdc=placement[0], trigger=placement[1]) for placement in placements
+    }
+    kernels = build([launch.kernel for (launch,) in found.values()], arch, cache_dir=tmp_path)
+    impl = "wgmma" if arch == "sm_90a" else "mma_sync"
+    for (gdc, trigger), kernel in zip(found, kernels, strict=True):
+        assert kernel.spill_bytes == kernel.stack_bytes == 0
+        assert kernel.facts is not None
+        assert set(kernel.facts.mma) <= MMA[impl]
+        assert kernel.facts.mma
+        assert kernel.facts.tma
+        (facts,) = op.facts(plan, placed(op, plan, gdc, trigger))
+        assert disagreement(facts, kernel.facts, starts_early=True) == ""
+        assert (kernel.facts.loads_before_wait > 0) == (gdc == "prefetch")
+
+
+def tiles(title, arch):
+    """Every kind of code: each implementation and tile, the other fields as they come."""
+    op, device = OPS[title], gpu_of(arch)
+    free = {"split_k", "stages", "kv_split"}
+    found = []
+    for impl, fields in op.choices(arch).items():
+        plans = [dict(op.default(arch).config)]
+        for field, values in fields.items():
+            if field not in free:
+                plans = [{**plan, field: value} for plan in plans for value in values]
+        for config in plans:
+            plan = OpPlan.of(impl, {**config, "stages": 2})
+            if not op.violations(plan, placed(op, plan), SHAPES[1], device):
+                found.append(plan)
+    return found
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_103a"])
+@pytest.mark.parametrize("title", NEW)
+def test_every_tile_compiles_without_spills(title, arch, tmp_path):
+    specs = {launched(title, plan, arch=arch)[0].kernel for plan in tiles(title, arch)}
+    assert len(specs) >= 4
+    for kernel in build(sorted(specs, key=str), arch, cache_dir=tmp_path, facts=False):
+        assert kernel.spill_bytes == kernel.stack_bytes == 0, kernel.spec.name_expression
