@@ -165,6 +165,15 @@ def test_the_smallest_cover_then_the_nearest_kv() -> None:
     assert reason(ask(book, kv=16385)) == "shape"
 
 
+def test_a_plan_tuned_for_fewer_rows_or_less_context_gives_way_to_one_that_covers() -> None:
+    rows = [served(make_plan(16, m_range=(8, 40))), served(make_plan(64, m_range=(8, 64)))]
+    assert plan_of(ask(PlanBook.of(rows), m=24)).shape.m == 64  # 16 is nearer
+    assert plan_of(ask(PlanBook.of(rows[:1]), m=24)).shape.m == 16
+    ranges = [(4096, (8, 16384)), (65536, (8, 65536))]
+    contexts = [served(replace(make_plan(16, kv), kv_range=ends)) for kv, ends in ranges]
+    assert plan_of(ask(PlanBook.of(contexts), kv=8192)).shape.kv == 65536  # 4096 is nearer
+
+
 @given(st.integers(1, 256), st.integers(8, 20000), st.sampled_from([1, 2, 4, 8]))
 def test_a_hit_always_holds_the_request_and_a_miss_means_that_none_does(m: int, kv: int, tokens: int) -> None:
     if m % tokens:
