@@ -20,13 +20,13 @@ MKTUNE_DEVICE TileCoordinates tile_of_cta() {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                   const float* weight_scales, const float* activation_scales, void* out, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps>;
+                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows, int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
-      rows, {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
+      {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
       [&](typename Gemm::Accumulator& sum, int thread) {
         if constexpr (kSplitK > 1)
           store_partials<Gemm>(sum, tile, static_cast<float*>(out), rows, thread);
@@ -39,17 +39,17 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                       const float* weight_scales, const float* activation_scales, float* partials, Bf16* y,
+                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials, Bf16* y,
                        u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
                        const float* cos, const float* sin, const i64* positions, const i64* slots, u8* q_lora_q,
                        float* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps>;
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
   volatile u32* flag = reinterpret_cast<u32*>(shared + Gemm::kBytes);
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
-      rows, {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
+      {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
       [&](typename Gemm::Accumulator& sum, int thread) {
         QkvALastArriver<Gemm, kSplitK>::run(
             sum, tile, {partials, y, tile_counters, row_counters},

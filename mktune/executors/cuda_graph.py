@@ -104,15 +104,19 @@ class CudaGraph:
         self._args.clear()
 
     def _load(self, kernels: Kernels) -> None:
-        attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        attributes = driver().CUfunction_attribute
         for launch in self._launches.values():
             if launch.kernel not in self._functions:
                 compiled = kernels[launch.kernel]
                 module = call("cuModuleLoadData", compiled.cubin)
                 handle = call("cuModuleGetFunction", module, compiled.symbol.encode())
                 self._functions[launch.kernel] = _Function(module, handle)
+                # Shared memory of an SM is split anew only when the SM is idle: a kernel that needs little would keep a
+                # successor's large CTAs off its SMs until it ends.
+                call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
             smem = max(same.smem for same in self._launches.values() if same.kernel == launch.kernel)
-            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, attribute, smem)
+            limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, limit, smem)
 
     def _add_layers(self, buffers: Buffers, poison: Poison) -> None:
         before: list[Any] = []
