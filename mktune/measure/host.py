@@ -23,8 +23,9 @@ from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import layers_for, make_memory
+from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.measure.session import Gauges, drifted, steady
-from mktune.measure.span import Budget, GraphTimer, check_finite, check_span, screen
+from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
 from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
@@ -91,7 +92,7 @@ class CudaHost:
                 self._timer.settle(graph)
             with phases("measure"):
                 found, state = steady(
-                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, Budget(**budget)),
+                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, ScreeningBudget(**budget)),
                     self._gauges.read,
                     lambda screening: drifted(screening.samples),
                 )
