@@ -31,6 +31,8 @@ def bundle_text(winners: Iterable[Winner]) -> str:
 def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
     """Write the document to `path`, whole or not at all. Raises InputError where it cannot be written."""
     text = bundle_text(winners)
+    if not path.name:
+        raise InputError(f"cannot write {path}: give the name of a file")
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

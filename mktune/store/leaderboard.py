@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.store.models import DeviceRow, MeasurementRow, StudyRow, TrialRow
+from mktune.store.stored_plan import stored_plan
 from mktune.store.winners import Filter, served_ids
 from mktune.trial import BUILTIN, Status
 
@@ -132,4 +133,4 @@ def _serial_spans(spans: Iterable[Any]) -> dict[str, float]:
 
 
 def _plan(connection: Connection, trial_id: int) -> Plan:
-    return Plan.from_json(connection.execute(select(TrialRow.plan).where(TrialRow.id == trial_id)).scalar_one())
+    return stored_plan(connection.execute(select(TrialRow.plan).where(TrialRow.id == trial_id)).scalar_one())

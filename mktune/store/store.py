@@ -16,7 +16,7 @@ from mktune.shape import Shape
 from mktune.store import leaderboard, migrate, studies, trials, winners
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
-from mktune.store.studies import Problem, Study
+from mktune.store.studies import Study, StudyProblem
 from mktune.store.trials import Running
 from mktune.store.winners import Filter
 from mktune.trial import Trial, Winner
@@ -92,7 +92,7 @@ class Store:
         Raises InputError where the name is taken (without `resume`), is missing or searches another problem (with it),
         or cannot be stored. Another sampler or seed may go on with a study: both say how it is searched, not what.
         """
-        problem = Problem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
+        problem = StudyProblem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
         with self._database.write(alone=True) as connection:
             if not resume:
                 return studies.create(connection, name, problem, sampler, seed)
