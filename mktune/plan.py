@@ -159,8 +159,13 @@ class Plan:
 
     @cached_property
     def plan_id(self) -> str:
-        """sha256 of the canonical JSON, 64 hex digits. Tables show the first 12."""
+        """sha256 of the canonical JSON, 64 hex digits."""
         return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def short_id(self) -> str:
+        """The beginning of `plan_id` that tables show and commands take."""
+        return self.plan_id[:12]
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

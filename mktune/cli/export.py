@@ -10,7 +10,6 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names
-from mktune.cli.summary import short_id
 
 if TYPE_CHECKING:
     from mktune.trial import Winner
@@ -68,4 +67,4 @@ def import_(
 def _imported(winner: Winner, served: bool) -> str:
     mark = " (simulated)" if winner.measurement.policy.simulated else ""
     what = "now served" if served else "kept as history: the stored plan is faster"
-    return f"{short_id(winner.plan)}{mark}  {winner.fingerprint.gpu}  {what}"
+    return f"{winner.plan.short_id}{mark}  {winner.fingerprint.gpu}  {what}"

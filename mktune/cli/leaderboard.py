@@ -10,7 +10,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names, numbers
-from mktune.cli.summary import does, shape_words, short_id
+from mktune.cli.summary import does, shape_words
 from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _cells(row: LeaderboardRow, longest: float) -> list[object]:
         f"{row.low_us:.2f}–{row.high_us:.2f}",
         "–" if row.speedup is None else f"{row.speedup:.2f}",
         "simulated" if row.simulated else "measured",
-        short_id(row.plan),
+        row.plan.short_id,
         ": ".join([", ".join(marks), does(row.plan)] if marks else [does(row.plan)]),
     ]
 

@@ -71,7 +71,7 @@ def _only(winners: Sequence[Winner], where: str) -> Winner:
         return winners[0]
     if not winners:
         raise NothingFoundError(f"{where} holds no plans")
-    ids = ", ".join(winner.plan.plan_id[:12] for winner in winners[:8])
+    ids = ", ".join(winner.plan.short_id for winner in winners[:8])
     raise InputError(f"{where} holds {len(winners)} plans; `mktune import` it and name one by its id: {ids}")
 
 

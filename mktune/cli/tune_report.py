@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.cli import render
-from mktune.cli.summary import count, does, shape_words, short_id
+from mktune.cli.summary import count, does, shape_words
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
@@ -94,6 +94,6 @@ def _row(cell: Cell, winner: Winner, backend: Backend) -> list[object]:
         f"{1 / winner.ratio:.2f}",
         f"{100 * winner.noise_floor:.2f} %",
         "simulated" if backend.simulated else "measured",
-        short_id(winner.plan),
+        winner.plan.short_id,
         "; ".join([*marks, does(winner.plan)]),
     ]

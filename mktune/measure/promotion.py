@@ -55,7 +55,7 @@ def attribution(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str
     found: dict[str, Plan] = {}
     for plan in finalists:
         made = builtin_plans(workload, ops, plan.shape, arch, plan.op)
-        found.update((f"{mode}, configs of {plan.plan_id[:12]}", built) for mode, built in made.items())
+        found.update((f"{mode}, configs of {plan.short_id}", built) for mode, built in made.items())
     return found
 
 
@@ -70,7 +70,7 @@ def arms(
     if SERIAL in builtins:
         found.append(Arm(AGAIN, builtins[SERIAL], "noise"))
     seen = {arm.plan.plan_id for arm in found}
-    named = [(plan.plan_id[:12], plan, "finalist") for plan in finalists]
+    named = [(plan.short_id, plan, "finalist") for plan in finalists]
     named += [(name, plan, "attribution") for name, plan in (structures or {}).items()]
     for name, plan, role in named:
         if plan.plan_id not in seen:
