@@ -12,9 +12,9 @@ intermediates, outputs, workspaces and counters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
+from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, PlanError
 from mktune.executors.buffers import Buffers
@@ -47,7 +47,7 @@ class HasPlan(Protocol):
     def plan(self) -> Plan: ...
 
 
-class LoadedPlan:
+class LoadedPlan(Closing):
     """See `load`. Used by one thread; a context manager."""
 
     def __init__(
@@ -84,14 +84,6 @@ class LoadedPlan:
     def close(self) -> None:
         """Free what was built. May be called twice; no replay may be running."""
         self._executable.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _buffers(self) -> Buffers:
         everything = {**self.tensors, **self._workspaces}

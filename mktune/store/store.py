@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
+from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
@@ -22,7 +21,7 @@ from mktune.store.winners import Filter
 from mktune.trial import Trial, Winner
 
 
-class Store:
+class Store(Closing):
     """An open database. A context manager; may be shared by threads, not by a fork.
 
     Besides what a method names, each raises StoreError where the database is locked, full, damaged or closed, and
@@ -63,14 +62,6 @@ class Store:
                     trials.lose(connection, study_id, [number], "interrupted")
         self._begun.clear()
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def study(
         self,
