@@ -8,26 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 
-from mktune.cli import boundary, doctor
+from mktune.cli import doctor
 from mktune.device import ARCHITECTURES
-from mktune.errors import CandidateError, SetupError
+from mktune.errors import CandidateError
 from mktune.trial import Status
 
-
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(index: int = 0) -> None:
-        raise SetupError("no NVIDIA driver on this machine")
-
-    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def states(text: str) -> dict[str, str]:

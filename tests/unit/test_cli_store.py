@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from mktune.backends.models import KNOWN
-from mktune.cli import boundary
 from mktune.graph.builtin import MODES, make_plan
 from mktune.graph.workload import workload
 from mktune.plan import Plan
@@ -65,13 +65,6 @@ def url(tmp_path: Path) -> Iterator[str]:
     fill(place)
     yield place
     assert (tmp_path / "a b" / "100%#x?.db").is_file()
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
 
 
 def parse(text: str) -> dict[str, object]:

@@ -12,28 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 
-from mktune.cli import boundary
-from mktune.errors import SetupError
 from mktune.store import Store
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 WORKLOAD = "glm52_attention_prefix"
 SIM = ["tune", WORKLOAD, "--ops", "A0,B0", "--backend", "sim", "--sampler", "random"]
-
-
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(index: int = 0) -> None:
-        raise SetupError("no NVIDIA driver on this machine")
-
-    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
 
 
 def test_grid_stores_a_winner_for_each_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
