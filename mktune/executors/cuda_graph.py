@@ -13,14 +13,14 @@ priorities become node priorities; the graph is instantiated so that they count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mktune.errors import CandidateError
 from mktune.executors.arguments import PackedArgs, pack
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.driver_calls import call, driver
-from mktune.launch import CompiledKernel, KernelSpec, Launch
+from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.trial import Status
 
@@ -192,16 +192,6 @@ def _device_priority(priority: int) -> int:
     return int(max(greatest, min(least, -priority)))
 
 
-def with_priorities(graph: KernelGraph, priorities: Mapping[str, int]) -> KernelGraph:
-    """The same graph with other node priorities."""
-    return replace(graph, priorities=tuple(sorted(priorities.items())))
-
-
-def all_full(graph: KernelGraph) -> KernelGraph:
-    """The same kernels with every edge full."""
-    return replace(graph, edges=tuple(replace(edge, kind="full") for edge in graph.edges))
-
-
 def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:
     """Compiled kernels by spec. Raises CandidateError where one of `specs` is missing."""
     found = {kernel.spec: kernel for kernel in compiled}
@@ -209,9 +199,3 @@ def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]
         if spec not in found:
             raise CandidateError(Status.BUILD_ERROR, f"{spec.name_expression} was not compiled")
     return found
-
-
-def specs_of(graph: KernelGraph) -> list[KernelSpec]:
-    """The kernels that `graph` launches, each once, in issue order."""
-    launches: dict[str, Launch] = dict(graph.launches)
-    return list(dict.fromkeys(launches[kernel.name].kernel for kernel in graph.kernels))

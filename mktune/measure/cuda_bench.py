@@ -11,12 +11,12 @@ from mktune.backends.base import Bench, Problem
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError
-from mktune.executors.cuda_graph import specs_of
 from mktune.graph.workload import workload
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import specs_of
 from mktune.measure import promotion
 from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.gpu_lock import gpu_lock

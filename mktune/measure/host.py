@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from mktune.device import Device
-from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for, specs_of
+from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
-from mktune.lowering.kernel_graph import KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts

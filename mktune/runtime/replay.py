@@ -18,7 +18,7 @@ from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, PlanError
 from mktune.executors.buffers import Buffers
-from mktune.executors.cuda_graph import CudaGraph, compiled_for, specs_of
+from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.executors.discovery import find_device
 from mktune.executors.driver_calls import use_device
 from mktune.executors.torch_memory import allocate, dtypes, workspaces
@@ -27,6 +27,7 @@ from mktune.graph.tensors import TensorSpec
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import specs_of
 from mktune.plan import Plan
 from mktune.shape import Shape
 
