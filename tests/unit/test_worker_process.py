@@ -137,6 +137,12 @@ def test_close_may_be_called_twice_and_ends_the_process(worker):
         os.kill(pid, 0)
 
 
+def test_ctrl_c_is_the_parents_to_answer(worker):
+    pid = worker.ask({"do": "greet"}, 20)["pid"]
+    os.kill(pid, signal.SIGINT)  # a terminal sends it to every process of the group
+    assert worker.ask({"do": "greet"}, 20)["pid"] == pid
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="parents' deaths are told on Linux")
 @pytest.mark.parametrize("while_it", ["waits", "hangs"])
 def test_the_process_dies_with_a_parent_that_is_killed(while_it):
