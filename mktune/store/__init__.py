@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mktune.store.export import bundle_text, read_bundle, write_bundle
+from mktune.bundle import read_bundle
+from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyProblem
