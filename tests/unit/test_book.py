@@ -278,7 +278,7 @@ def test_another_driver_is_told_not_refused() -> None:
     found = ask(SIXTEEN, gpu=replace(H200, driver="590.1", cuda="13.1"))
     assert isinstance(found, Hit)
     assert found.differs == ("driver 580.95 (here 590.1)", "CUDA 13.0 (here 13.1)")
-    assert ask(SIXTEEN, gpu=H200).differs == ()  # type: ignore[union-attr]
+    assert ask(SIXTEEN, gpu=H200).differs == ()
 
 
 def test_get_raises_with_the_reason() -> None:
