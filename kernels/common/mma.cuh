@@ -35,7 +35,7 @@ struct WarpgroupMma;
 // Asynchronous: begin() some products, then end() each in the order begun.
 template <int kTokens>
 struct WarpgroupMma<Mma::kWgmma, kTokens> {
-  static_assert(MKTUNE_HAS_WGMMA, "impl wgmma exists on sm_90a only: choose mma_sync");
+  static_assert(kTokens > 0 && MKTUNE_HAS_WGMMA, "impl wgmma exists on sm_90a only: choose mma_sync");
   static constexpr bool kAsync = true;
   using Product = float[kTokens / 8][4];
 

@@ -107,6 +107,12 @@ MKTUNE_DEVICE uint2 load_constant_8(const void* source) {
   asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(source));
   return v;
 }
+// Has the address of data that is not there yet translated ahead of its use. Nothing is read: L2 is where all SMs agree.
+MKTUNE_DEVICE void touch(const void* address) {
+#ifndef MKTUNE_NO_TOUCH
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
 // Produced data is read through L2 (relaxed, GPU scope): never hoisted above a wait, never a stale L1 line.
 MKTUNE_DEVICE uint4 load_produced_16(const void* source) {
   uint4 v;

@@ -24,6 +24,8 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
+  if (kGdc != Gdc::kEntry && threadIdx.x == 0)
+    touch(static_cast<u8*>(out) + static_cast<u64>(tile.split * rows + tile.m) * QkvA::kN * (kSplitK > 1 ? 4 : 2));
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
       {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
@@ -69,20 +71,26 @@ __global__ void __launch_bounds__(kThreads)
   const Team<kThreads> team{static_cast<int>(threadIdx.x), 1};
   const QkvAFinalizerArgs args{q_norm_w, kv_norm_w, cos, sin, positions, slots, q_lora_q, q_lora_s, mla_cache, rows};
 
+  const int row = blockIdx.x;
+  const auto source = [&] {
+    if constexpr (kSplitK > 1)
+      return PartialRows<kSplitK>{static_cast<const float*>(in), rows};
+    else
+      return Bf16Rows{static_cast<const Bf16*>(in)};
+  }();
+
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
-  if constexpr (kGdc == Gdc::kPrologue) norm_weights = Body::load_norm_weights(args, team);
+  if constexpr (kGdc == Gdc::kPrologue) {
+    norm_weights = Body::load_norm_weights(args, team);
+    if (threadIdx.x == 0) Body::touch_row(source, args, row);
+  }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) norm_weights = Body::load_norm_weights(args, team);
 
-  const int row = blockIdx.x;
-  if constexpr (kSplitK > 1)
-    Body::template run_row<kTrigger>(PartialRows<kSplitK>{static_cast<const float*>(in), rows}, args, row, norm_weights,
-                                     team, scratch);
-  else
-    Body::template run_row<kTrigger>(Bf16Rows{static_cast<const Bf16*>(in)}, args, row, norm_weights, team, scratch);
+  Body::template run_row<kTrigger>(source, args, row, norm_weights, team, scratch);
   stamp_end();
 }
 

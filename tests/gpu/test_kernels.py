@@ -101,7 +101,7 @@ def kernels(request):
     """Compiled kernels of the tests that were chosen."""
     chosen = [item.callspec.params["chain"] for item in request.session.items if "chain" in item_params(item)]
     firsts = [_first_early(finalizer) for finalizer in ("kernel", "last_arriver")]
-    return compile_all([spec for chain in (*chosen, Chain(b0()), *firsts) for spec in chain.specs()])
+    return compile_all([spec for chain in (*chosen, Chain(b0()), *firsts) for spec in chain.specs(ROWS)])
 
 
 def item_params(item) -> dict:
