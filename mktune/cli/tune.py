@@ -106,6 +106,11 @@ def tune(
         render.document(document(workload, settings.backend, cells))
     else:
         print_cells(cells, settings.backend, location)
+    _end(cells, stop)
+
+
+def _end(cells: Sequence[Cell], stop: Stop) -> None:
+    """The exit code of a signal; an error where a cell has no winner."""
     if stop.asked:
         raise typer.Exit(stop.exit_code)
     if failed := [cell for cell in cells if cell.failed]:
