@@ -66,8 +66,13 @@ def whole(where: str, value: Any, low: int | None = None) -> int:
 
 def number(where: str, value: Any) -> float:
     """A finite number."""
-    expect(type(value) in (int, float) and math.isfinite(value), f"{where} must be a number")
-    return float(value)
+    expect(type(value) in (int, float), f"{where} must be a number")
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number that no float reaches
+        found = math.inf
+    expect(math.isfinite(found), f"{where} must be a number")
+    return found
 
 
 def positive(where: str, value: Any) -> float:

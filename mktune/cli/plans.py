@@ -52,10 +52,7 @@ def _read(path: Path) -> Found:
     from mktune import strict_json
     from mktune.bundle import KIND, parse_bundle
 
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    text = strict_json.read(path)
     data = strict_json.loads(text, str(path))
     if not (isinstance(data, dict) and data.get("kind") == KIND):
         try:

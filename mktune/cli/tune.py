@@ -12,6 +12,7 @@ import typer
 from mktune.cli import render
 from mktune.cli.backend import choose, require_kernels
 from mktune.cli.options import (
+    MAX_SEED,
     BackendName,
     Contexts,
     Json,
@@ -44,7 +45,9 @@ Sampler = Annotated[str | None, typer.Option("--sampler", metavar="NAME", help="
 Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs and of the sampler.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
+]
 
 
 def add(app: typer.Typer) -> None:

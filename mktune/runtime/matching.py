@@ -242,7 +242,7 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def _only_simulated(entries: list[Entry], request: Request, rules: Rules) -> str:
-    return "only simulated plans are stored for this; ask with allow_simulated to get one"
+    return "only simulated plans are stored for this; ask with allow_simulated (--allow-simulated) to get one"
 
 
 def _no_build(entries: list[Entry], request: Request, rules: Rules) -> str:
