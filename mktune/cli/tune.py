@@ -27,7 +27,7 @@ from mktune.cli.options import (
     shapes,
 )
 from mktune.cli.summary import shape_words
-from mktune.cli.tune_report import Cell, document, print_cells
+from mktune.cli.tune_report import Cell, report
 from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ def tune(
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)
-    if as_json:
-        render.document(document(workload, settings.backend, cells))
-    else:
-        print_cells(cells, settings.backend, location)
+    report(workload, settings.backend, cells, location, as_json)
     _end(cells, stop)
 
 

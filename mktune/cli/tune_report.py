@@ -26,7 +26,15 @@ class Cell:
     failed: str = ""
 
 
-def document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str, Any]:
+def report(workload: str, backend: Backend, cells: Sequence[Cell], location: str, as_json: bool) -> None:
+    """Print how every cell ended: one JSON document, or lines and a table. `location` says where winners are stored."""
+    if as_json:
+        render.document(_document(workload, backend, cells))
+    else:
+        _print(cells, backend, location)
+
+
+def _document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str, Any]:
     """How every cell ended, as JSON data."""
     return {
         "workload": workload,
@@ -47,7 +55,7 @@ def document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str
     }
 
 
-def print_cells(cells: Sequence[Cell], backend: Backend, location: str) -> None:
+def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:
     """What each search did, then one table of the winners."""
     for cell in cells:
         if cell.result is not None:
