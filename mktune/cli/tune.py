@@ -125,15 +125,26 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
     for space in spaces:
         if stop.asked:
             return
-        name = _study_name(space, store, settings, len(spaces))
-        study = _open_study(name, space, store, settings)
+        study = _study(space, store, settings, len(spaces))
         backend, budget = settings.backend, settings.budget
         try:
             with watching(shape_words(space.shape), budget.trials, backend.simulated) as observer:
                 result = search(space, backend, store, study, budget, observer=observer, stop=stop)
-            yield Cell(space.shape, name, result)
+            yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:
-            yield Cell(space.shape, name, None, str(error))
+            yield Cell(space.shape, study.name, None, str(error))
+
+
+def _study(space: SearchSpace, store: Store, settings: Settings, cells: int) -> Study:
+    """A study under the name given, or under the first free one; another process may take that first."""
+    from mktune.store import StudyExists
+
+    while True:
+        try:
+            return _open_study(_study_name(space, store, settings, cells), space, store, settings)
+        except StudyExists:
+            if settings.study is not None:
+                raise
 
 
 def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int) -> str:
@@ -171,6 +182,7 @@ def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings)
         sampler=settings.sampler,
         seed=settings.seed,
         contract=space.workload.contract,
-        resume=settings.resume and any(study.name == name for study in store.studies()),
+        resume=settings.resume,
+        start=True,
         build=build,
     )

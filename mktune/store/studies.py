@@ -34,6 +34,10 @@ class StudyProblem:
     build: str = ""
 
 
+class StudyExists(InputError):
+    """A new study has the name of a stored one."""
+
+
 @dataclass(frozen=True)
 class Study:
     """One stored study; `invalid` and `duplicate` are what it had counted when it was read."""
@@ -49,11 +53,11 @@ class Study:
 
 
 def create(connection: Connection, name: str, problem: StudyProblem, sampler: str, seed: int) -> Study:
-    """A new study. Raises InputError where the name is taken or cannot be one, or the seed does not fit a column."""
+    """A new study. Raises StudyExists where the name is taken, InputError where it cannot be one, or the seed does not fit a column."""
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"the seed {seed} does not fit 64 bits")
     if find(connection, check_name(name)) is not None:
-        raise InputError(f"the study {name!r} exists: go on with --resume, or give another --study name")
+        raise StudyExists(f"the study {name!r} exists: go on with --resume, or give another --study name")
     values = {
         "name": name,
         "workload": problem.workload,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from mktune.errors import InputError
 from mktune.gpu_name import normalise_gpu
@@ -149,6 +149,6 @@ def _is_better(current: Winner, new: Winner) -> bool:
     return same_build and slower and current.plan.plan_id != new.plan.plan_id
 
 
-def _row_matches(wanted: Filter, row: Any) -> bool:
+def _row_matches(wanted: Filter, row: Row[Any]) -> bool:
     shape = (row.requests, row.tokens_per_request, row.kv)
     return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)

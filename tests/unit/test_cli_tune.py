@@ -188,3 +188,22 @@ def test_interrupted_study_keeps_its_trials_and_goes_on(
     cell = json.loads(out)["cells"][0]
     assert (cell["resumed"], cell["trials"]) == (kept, kept + 3)
     assert cell["stored"]
+
+
+@pytest.mark.parametrize("more", [[], ["--study", "s", "--resume"]], ids=["made names", "one study"])
+def test_tunes_that_start_at_once_on_an_empty_store_all_end_well(tmp_path: Path, more: list[str]) -> None:
+    place = tmp_path / "x.db"
+    question = [*SIM, "--m", "16", "--kv", "8192", "--trials", "3", "--store", str(place), *more]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "mktune", *question], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(5)
+    ]
+    errors = [process.communicate(timeout=120)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * 5, errors
+    with Store.open(place, write=False) as store:
+        studies = store.studies()
+        assert len(studies) == (1 if more else 5)
+        for study in studies:
+            numbers = [trial.number for trial in store.trials(study)]
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) >= 3
