@@ -39,6 +39,7 @@ class OpPlan:
 
     @classmethod
     def of(cls, impl: str, config: Mapping[str, ConfigValue]) -> OpPlan:
+        """The same from a mapping, whose order does not matter."""
         return cls(impl, tuple(sorted(config.items())))
 
 

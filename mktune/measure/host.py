@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
 from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
@@ -31,6 +31,9 @@ from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
 from mktune.plan import Plan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    from mktune.measure.memory import Tensors
 
 
 class CudaHost:
@@ -159,7 +162,7 @@ class CudaHost:
         compiled = build(wanted, self._device.arch)
         return compiled_for(wanted, compiled)
 
-    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Any]:
+    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Tensors]:
         buffers, spaces = self._memory.timing(plan)
         graph = CudaGraph(lowered, kernels, buffers)
         graph.upload(self._timer.stream.cuda_stream)

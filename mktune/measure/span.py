@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mktune.errors import CandidateError
 from mktune.trial import Status
+
+if TYPE_CHECKING:
+    import torch
 
 SETTLE_SECONDS = 0.3
 _MAX_CYCLES = 1 << 30  # about half a second
 
 
 class Replayable(Protocol):
+    """A graph that can be launched again and again, on the stream of that CUstream address."""
+
     def replay(self, stream: int) -> None: ...
 
 
@@ -32,7 +37,7 @@ class GraphTimer:
         self.stream = torch.cuda.Stream()
         self._torch = torch
         self._least = self._cycles = block_cycles
-        self._events: list[tuple[Any, Any]] = []
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._settled = False
 
     def settle(self, graph: Replayable) -> None:
@@ -70,5 +75,5 @@ class GraphTimer:
         self.stream.synchronize()
         return held
 
-    def _event(self) -> Any:
+    def _event(self) -> torch.cuda.Event:
         return self._torch.cuda.Event(enable_timing=True)

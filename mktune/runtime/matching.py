@@ -41,6 +41,7 @@ class Entry:
         return (*self.plan.m_range, *self.plan.kv_range)
 
     def holds(self, m: int, kv: int) -> bool:
+        """Whether the plan's own ranges hold M and KV."""
         low, high, kv_low, kv_high = self.ranges
         return low <= m <= high and kv_low <= kv <= kv_high
 

@@ -12,7 +12,7 @@ intermediates, outputs, workspaces and counters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mktune.closing import Closing
 from mktune.device import Device
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = Mapping[str, torch.Tensor]
+    CudaDevice: TypeAlias = torch.device | str | int
 
 __all__ = ["LoadedPlan", "load"]
 
@@ -91,7 +92,9 @@ class LoadedPlan(Closing):
         return Buffers(({name: tensor.data_ptr() for name, tensor in everything.items()},))
 
 
-def load(hit: Plan | HasPlan, tensors: Tensors, device: Any = None, *, shape: Shape | None = None) -> LoadedPlan:
+def load(
+    hit: Plan | HasPlan, tensors: Tensors, device: CudaDevice | None = None, *, shape: Shape | None = None
+) -> LoadedPlan:
     """Build a plan over `tensors`, by name: arguments, weights and caches; outputs where the caller has a place.
 
     device is anything that torch takes for a CUDA device; None is torch's current one. shape is the step's own where
@@ -151,7 +154,7 @@ def _differs(spec: TensorSpec, shape: Shape, tensor: torch.Tensor, index: int) -
     return ""
 
 
-def _index(device: Any) -> int:
+def _index(device: CudaDevice | None) -> int:
     """The number of a CUDA device; 0 where torch sees none, so that asking the driver for it gives the reason."""
     import torch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Executable, Row, select
 
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -63,7 +63,7 @@ def rank(connection: Connection, wanted: Filter, study: str | None, limit: int |
     return rows
 
 
-def _spans(study: str | None) -> Select[Any]:
+def _spans(study: str | None) -> Executable:
     columns = (TrialRow.id, TrialRow.number, TrialRow.plan_id, TrialRow.source)
     spans = (MeasurementRow.span_us, MeasurementRow.low_us, MeasurementRow.high_us, MeasurementRow.simulated)
     problem = (StudyRow.workload, StudyRow.contract, StudyRow.ops, StudyRow.requests, StudyRow.tokens_per_request)
