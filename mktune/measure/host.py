@@ -6,9 +6,7 @@ synchronised, so that a fault is charged to the plan that caused it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
@@ -29,6 +27,7 @@ from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
 from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
+from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.shape import Shape
 
@@ -170,18 +169,3 @@ class CudaHost:
 
     def _sample(self, graph: CudaGraph, count: int) -> list[float]:
         return self._timer.sample([graph] * count)
-
-
-class Phases:
-    """Wall time by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
