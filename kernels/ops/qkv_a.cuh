@@ -1,8 +1,8 @@
-// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the last
-// 64, and the last 576 into the row's slot of the MLA cache.
+// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the
+// last 64, and the last 576 into the row's slot of the MLA cache.
 //
-// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run in
-// fp32 without rounding in between.
+// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run
+// in fp32 without rounding in between.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -40,10 +40,6 @@ struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the o
   struct Raw {
     uint4 split[kSplitK];
   };
-  MKTUNE_DEVICE void touch_row(int row) const {
-#pragma unroll
-    for (int s = 0; s < kSplitK; ++s) touch(partials + (static_cast<u64>(s) * rows + row) * QkvA::kN);
-  }
   MKTUNE_DEVICE Raw load(int row, int n) const {
     Raw raw;
 #pragma unroll
@@ -68,7 +64,6 @@ struct Bf16Rows {  // bf16 [rows, 2624]
   const Bf16* y;
 
   using Raw = uint2;
-  MKTUNE_DEVICE void touch_row(int row) const { touch(y + static_cast<u64>(row) * QkvA::kN); }
   MKTUNE_DEVICE Raw load(int row, int n) const { return load_produced_8(y + static_cast<u64>(row) * QkvA::kN + n); }
   static MKTUNE_DEVICE uint2 rounded(Raw raw) { return raw; }
 };
@@ -110,18 +105,6 @@ struct QkvAFinalizer {
       if (unit < kKvUnits) weights.tail_[i] = load_constant_8(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit);
     }
     return weights;
-  }
-
-  // Has the addresses that run_row starts with translated; one thread. May run before the wait: nothing is read.
-  template <class Rows>
-  static MKTUNE_DEVICE void touch_row(const Rows& source, const QkvAFinalizerArgs& args, int row) {
-    source.touch_row(row);
-    touch(args.positions + row);
-    touch(args.slots + row);
-    touch(args.cos);
-    touch(args.sin);
-    touch(args.q_lora_q + row * QkvA::kLora);
-    touch(args.q_lora_s);
   }
 
   template <Trigger kTrigger, class Rows, class Weights>

@@ -1,8 +1,9 @@
 // One CTA of a stand-alone block-FP8 GEMM: who plays which role, and where the wait and the trigger stand.
 //
-// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on every
-// path. What stands before it touches constants only: with gdc = prologue the weights' scales and the descriptors; with
-// gdc = prefetch also the weights that fill the ring and those asked into L2; with gdc = entry nothing.
+// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on
+// every path. What stands before it touches constants only: with gdc = prologue the weights' scales and the
+// descriptors; with gdc = prefetch also the weights that fill the ring and those asked into L2; with gdc = entry
+// nothing.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"

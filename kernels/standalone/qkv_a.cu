@@ -1,7 +1,7 @@
 // B0 as kernels of its own: the GEMM (B0p) and the finalizer (B0f), or both in one with finalizer = last_arriver.
 //
-// The GEMM's grid is (m tiles, n tiles, splits), so CTAs that read the same weights start together.
-// Before the wait: see gemm_frame.cuh for the GEMM; the norms' weights (constants) for the finalizer with gdc = prologue.
+// The GEMM's grid is (m tiles, n tiles, splits), so CTAs that read the same weights start together. Before the wait:
+// see gemm_frame.cuh for the GEMM; the norms' weights (constants) for the finalizer with gdc = prologue.
 #include "ops/qkv_a.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -20,12 +20,11 @@ MKTUNE_DEVICE TileCoordinates tile_of_cta() {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows, int l2_groups) {
+                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
+                   int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
-  if (kGdc != Gdc::kEntry && threadIdx.x == 0)
-    touch(static_cast<u8*>(out) + static_cast<u64>(tile.split * rows + tile.m) * QkvA::kN * (kSplitK > 1 ? 4 : 2));
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
       {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
@@ -41,8 +40,8 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials, Bf16* y,
-                       u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
+                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                       Bf16* y, u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
                        const float* cos, const float* sin, const i64* positions, const i64* slots, u8* q_lora_q,
                        float* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
@@ -82,10 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
-  if constexpr (kGdc == Gdc::kPrologue) {
-    norm_weights = Body::load_norm_weights(args, team);
-    if (threadIdx.x == 0) Body::touch_row(source, args, row);
-  }
+  if constexpr (kGdc == Gdc::kPrologue) norm_weights = Body::load_norm_weights(args, team);
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) norm_weights = Body::load_norm_weights(args, team);
