@@ -136,6 +136,8 @@ def _with(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 
 _FIELDS = tuple(make_plan().to_dict())
 _MALFORMED = {
+    "nothing to compute": lambda data: data.update(ops={}, kernels={}, order=[], edges={}),
+    "no ops": lambda data: data.update(ops={}),
     **{f"no {name}": _without(name) for name in _FIELDS},
     **{f"{name} null": _with(None, name) for name in _FIELDS},
     **{f"{name} of another type": _with(1.5, name) for name in _FIELDS},
