@@ -35,7 +35,7 @@ _kernel_plans = st.builds(
 def plans(draw: st.DrawFn) -> Plan:
     """Any plan that is well formed, however odd its names."""
     kernels = draw(st.lists(_names, min_size=1, max_size=6, unique=True))
-    ops = draw(st.dictionaries(_names, st.dictionaries(_names, _values, max_size=4), max_size=4))
+    ops = draw(st.dictionaries(_names, st.dictionaries(_names, _values, max_size=4), min_size=1, max_size=4))
     pairs = [(first, second) for i, first in enumerate(kernels) for second in kernels[i + 1 :]]
     edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     low = draw(st.integers(1, 16))
