@@ -31,11 +31,7 @@ def parse_bundle(text: str | bytes, where: str) -> list[Winner]:
 
 def read_bundle(path: Path) -> list[Winner]:
     """The winners in the file `path`. Raises InputError where it cannot be read or is not a bundle."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    return parse_bundle(text, str(path))
+    return parse_bundle(strict_json.read(path), str(path))
 
 
 def _check_version(version: Any, where: str) -> None:

@@ -36,6 +36,7 @@ def record(where: str, value: Any, names: Collection[str]) -> dict[str, Any]:
 
 
 def items(where: str, value: Any) -> list[Any]:
+    """A copy of a list."""
     expect(isinstance(value, list), f"{where} must be a list")
     return list(value)
 
@@ -53,6 +54,7 @@ def name(where: str, value: Any) -> str:
 
 
 def flag(where: str, value: Any) -> bool:
+    """True or false; 0 and 1 are neither."""
     expect(isinstance(value, bool), f"{where} must be true or false")
     return bool(value)
 
@@ -66,8 +68,13 @@ def whole(where: str, value: Any, low: int | None = None) -> int:
 
 def number(where: str, value: Any) -> float:
     """A finite number."""
-    expect(type(value) in (int, float) and math.isfinite(value), f"{where} must be a number")
-    return float(value)
+    expect(type(value) in (int, float), f"{where} must be a number")
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number that no float reaches
+        found = math.inf
+    expect(math.isfinite(found), f"{where} must be a number")
+    return found
 
 
 def positive(where: str, value: Any) -> float:
@@ -78,5 +85,6 @@ def positive(where: str, value: Any) -> float:
 
 
 def choice(where: str, value: Any, allowed: Collection[str]) -> str:
+    """One of the names that are allowed."""
     expect(value in allowed, f"{where} is {value!r}; allowed: {', '.join(allowed)}")
     return str(value)

@@ -12,21 +12,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mktune.errors import InputError
+
 
 def _folder(variable: str, xdg: str, fallback: str) -> Path:
-    if value := os.environ.get(variable):
-        return Path(value).expanduser()
-    base = os.environ.get(xdg)
-    return (Path(base) if base else Path.home() / fallback) / "mktune"
+    try:
+        if value := os.environ.get(variable):
+            return Path(value).expanduser()
+        base = Path(os.environ.get(xdg, ""))
+        return (base if base.is_absolute() else Path.home() / fallback) / "mktune"  # XDG: relative ones are ignored
+    except RuntimeError:  # no HOME and no entry in the password file, or a ~user that does not exist
+        raise InputError(f"no home folder is known: set {variable} to a folder that you may write") from None
 
 
 def home() -> Path:
-    """The folder of the default store. Not created here."""
+    """The folder of the default store. Not created here. Raises InputError where it cannot be told."""
     return _folder("MKTUNE_HOME", "XDG_DATA_HOME", ".local/share")
 
 
 def cache_dir() -> Path:
-    """The folder of compiled kernels. Not created here."""
+    """The folder of compiled kernels. Not created here. Raises InputError where it cannot be told."""
     return _folder("MKTUNE_CACHE_DIR", "XDG_CACHE_HOME", ".cache")
 
 

@@ -40,6 +40,8 @@ class StoreLocation:
         match = _SCHEME.match(given)
         scheme = match.group(1).lower() if match else ""
         if scheme in _POSTGRES:
+            if given.partition("?")[0].count("@") > 1:  # where such a URL is cut decides how much of a password shows
+                raise InputError("the store's URL holds more than one @: write %40 for one in a name or a password")
             return cls(url="postgresql+psycopg" + given[len(scheme) :])
         if scheme in ("sqlite", "sqlite+pysqlite"):
             given = _sqlite_path(given[len(scheme) + 3 :])
@@ -52,10 +54,7 @@ class StoreLocation:
         """What the environment says, else the file in the user's data folder."""
         if url := knobs.store_url():
             return cls.parse(url)
-        try:
-            return cls(path=(knobs.home() / FILE_NAME).absolute())
-        except RuntimeError:  # no HOME and no entry in the password file
-            raise InputError("no home folder to keep the store in: set MKTUNE_HOME or give --store") from None
+        return cls(path=(knobs.home() / FILE_NAME).absolute())
 
     def __str__(self) -> str:
         return hide_password(self.url) if self.path is None else str(self.path)
@@ -80,6 +79,6 @@ def _file(text: str) -> Path:
         path = Path(text).expanduser().absolute()
     except RuntimeError as error:
         raise InputError(f"the store {text!r}: {error}") from None
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike path.is_dir(), no error for a place that may not be looked at
         raise InputError(f"the store {path} is a folder; give a file, such as {path / FILE_NAME}")
     return path

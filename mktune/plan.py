@@ -39,6 +39,7 @@ class OpPlan:
 
     @classmethod
     def of(cls, impl: str, config: Mapping[str, ConfigValue]) -> OpPlan:
+        """The same from a mapping, whose order does not matter."""
         return cls(impl, tuple(sorted(config.items())))
 
 
@@ -159,8 +160,13 @@ class Plan:
 
     @cached_property
     def plan_id(self) -> str:
-        """sha256 of the canonical JSON, 64 hex digits. Tables show the first 12."""
+        """sha256 of the canonical JSON, 64 hex digits."""
         return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @property
+    def short_id(self) -> str:
+        """The beginning of `plan_id` that tables show and commands take."""
+        return self.plan_id[:12]
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -202,6 +208,7 @@ def _parse(data: dict[str, Any]) -> Plan:
     kernels = [(name, _parse_kernel(name, value)) for name, value in fields.mapping("kernels", data["kernels"]).items()]
     order = tuple(fields.name("order", name) for name in fields.items("order", data["order"]))
     fields.expect(sorted(order) == sorted(name for name, _ in kernels), "order must name every kernel exactly once")
+    fields.expect(bool(ops and order), "a plan must have ops and kernels")
     return Plan(
         workload=fields.name("workload", data["workload"]),
         contract=fields.whole("contract", data["contract"], low=0),

@@ -40,7 +40,7 @@ def winner_from_dict(data: Any, where: str = "winner") -> Winner:
     plan_id = found.pop("plan_id")
     plan: Plan = found["plan"]
     if plan.plan_id != plan_id:
-        raise InputError(f"{where}.plan_id: the plan was changed after it was stored ({plan.plan_id[:12]} is its id)")
+        raise InputError(f"{where}.plan_id: the plan was changed after it was stored ({plan.short_id} is its id)")
     if not plan.m_range[0] <= plan.shape.m <= plan.m_range[1]:
         raise InputError(f"{where}.plan: m_range {list(plan.m_range)} leaves out its own M = {plan.shape.m}")
     return Winner(**found)

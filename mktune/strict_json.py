@@ -5,16 +5,39 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mktune.errors import InputError
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+MAX_BYTES = 64 * 2**20  # of one file: far above any bundle, far below the memory of a machine
 
 
 class _Refused(ValueError):
     """Something that Python's parser takes and we do not; its place is found afterwards."""
+
+
+def read(path: Path) -> bytes:
+    """The content of a file that should hold JSON. Raises InputError where it cannot be read or cannot be JSON.
+
+    No more than `MAX_BYTES` are ever read: a device file has no end.
+    """
+    try:
+        with path.open("rb") as file:
+            return check_size(file.read(MAX_BYTES + 1), str(path))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def check_size(content: bytes, where: str) -> bytes:
+    """`content`, read up to one byte past `MAX_BYTES`. Raises InputError where that byte is there, or nothing is."""
+    if not content:
+        raise InputError(f"{where} is empty")
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{where} is larger than {MAX_BYTES >> 20} MiB")
+    return content
 
 
 def loads(text: str | bytes, where: str) -> Any:

@@ -1,7 +1,6 @@
-// One warpgroup's product of one K group, promoted, behind one interface for every architecture:
-// sum[64 weight rows][kTokens] += token scale · weight scale · (weights [64][128] · activations [kTokens][128]ᵀ), both
-// swizzled e4m3 tiles in shared memory, sum in the accumulator layout that wgmma.cuh states (mma.sync's m16n8 fragments
-// are the same).
+// One warpgroup's product of one K group: [64 weight rows][kTokens] = weights [64][128] · activations [kTokens][128]ᵀ,
+// both swizzled e4m3 tiles in shared memory, fp32 in the accumulator layout that wgmma.cuh states (mma.sync's m16n8
+// fragments are the same), by the tensor-core instructions of the architecture.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/wgmma.cuh"
@@ -31,39 +30,45 @@ MKTUNE_DEVICE void mma_sync_m16n8k32(float (&d)[4], uint4 a, u32 b0, u32 b1) {
 MKTUNE_DEVICE u32 swizzled(u32 tile, int row, int chunk) { return tile + row * 128 + ((chunk ^ (row & 7)) << 4); }
 
 template <Mma kMma, int kTokens>
-struct WarpgroupMma {
-  static_assert(kMma != Mma::kWgmma || MKTUNE_HAS_WGMMA, "impl wgmma exists on sm_90a only: choose mma_sync");
-  static_assert(kTokens % 8 == 0, "tokens come in groups of 8");
+struct WarpgroupMma;
 
-  // Complete when it returns: the tiles and the scales (fp32 [kTokens], shared memory) may be overwritten.
-  static MKTUNE_DEVICE void accumulate(float (&sum)[kTokens / 8][4], u32 weights, u32 activations, u32 scales,
-                                       float weight_scale, int thread) {
-    if constexpr (kMma == Mma::kWgmma)
-      accumulate_wgmma(sum, weights, activations, scales, weight_scale, thread % 32);
-    else
-      accumulate_mma_sync(sum, weights, activations, scales, weight_scale, thread / 32, thread % 32);
-  }
+// Asynchronous: begin() some products, then end() each in the order begun.
+template <int kTokens>
+struct WarpgroupMma<Mma::kWgmma, kTokens> {
+  static_assert(kTokens > 0 && MKTUNE_HAS_WGMMA, "impl wgmma exists on sm_90a only: choose mma_sync");
+  static constexpr bool kAsync = true;
+  using Product = float[kTokens / 8][4];
 
- private:
-  static MKTUNE_DEVICE void accumulate_wgmma(float (&sum)[kTokens / 8][4], u32 weights, u32 activations, u32 scales,
-                                             float weight_scale, int lane) {
 #if MKTUNE_HAS_WGMMA
-    const u64 a = wgmma_descriptor(weights), b = wgmma_descriptor(activations);
-    float product[kTokens / 8][4];
+  static MKTUNE_DEVICE void fence(Product& product) {
     wgmma_hold(product);
     wgmma_fence();
+  }
+  static MKTUNE_DEVICE void begin(Product& product, u32 weights, u32 activations) {
+    const u64 a = wgmma_descriptor(weights), b = wgmma_descriptor(activations);
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_k32<kTokens>(product, a + 2 * k, b + 2 * k, k != 0);  // + 32 bytes, in units of 16
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(product);
-#pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) promote(sum[j], product[j], scales, weight_scale, j, lane);
-#endif
   }
+  // `kYounger` products that were begun later may stay under way. Then the tiles of this one may be overwritten.
+  template <int kYounger>
+  static MKTUNE_DEVICE void end(Product& product) {
+    wgmma_wait<kYounger>();
+    wgmma_hold(product);
+  }
+#endif
+};
 
-  static MKTUNE_DEVICE void accumulate_mma_sync(float (&sum)[kTokens / 8][4], u32 weights, u32 activations, u32 scales,
-                                                float weight_scale, int warp, int lane) {
+// Synchronous: each group of 8 tokens is promoted as soon as it is multiplied.
+template <int kTokens>
+struct WarpgroupMma<Mma::kMmaSync, kTokens> {
+  static constexpr bool kAsync = false;
+  using Product = float[kTokens / 8][4];
+
+  // `promote(j, product)` gets the product of tokens 8 * j … 8 * j + 7.
+  template <class Promote>
+  static MKTUNE_DEVICE void run(u32 weights, u32 activations, int thread, Promote promote) {
+    const int warp = thread / 32, lane = thread % 32;
     // Weights of all 128 values of K: rows 0-7 and 8-15 of the warp's 16, bytes 0-15 and 16-31 of each 32.
     uint4 a[4];
 #pragma unroll
@@ -77,24 +82,8 @@ struct WarpgroupMma {
       mma_sync_m16n8k32(product, a[1], low.z, low.w);
       mma_sync_m16n8k32(product, a[2], high.x, high.y);
       mma_sync_m16n8k32(product, a[3], high.z, high.w);
-      promote(sum[j], product, scales, weight_scale, j, lane);
+      promote(j, product);
     }
-  }
-
-  // Tokens 8 * j … 8 * j + 7.
-  static MKTUNE_DEVICE void promote(float (&sum)[4], const float (&product)[4], u32 scales, float weight_scale, int j,
-                                    int lane) {
-    float even, odd;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(even), "=f"(odd)
-                 : "r"(scales + (8 * j + lane % 4 * 2) * 4)
-                 : "memory");
-    even *= weight_scale;
-    odd *= weight_scale;
-    sum[0] = fmaf(product[0], even, sum[0]);
-    sum[1] = fmaf(product[1], odd, sum[1]);
-    sum[2] = fmaf(product[2], even, sum[2]);
-    sum[3] = fmaf(product[3], odd, sum[3]);
   }
 };
 

@@ -93,8 +93,8 @@ MKTUNE_DEVICE void copy_bytes(u32 target, const void* source, u32 bytes, u32 bar
 MKTUNE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- global memory -----------------------------------------------------------------------------------------------
-// Constants, loaded where the source says so. NOTE: a load of the read-only path (.nc, __ldg) would be moved down past the
-// wait, to where its value is first used.
+// Constants, loaded where the source says so. NOTE: a load of the read-only path (.nc, __ldg) would be moved down past
+// the wait, to where its value is first used.
 MKTUNE_DEVICE uint4 load_constant_16(const void* source) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

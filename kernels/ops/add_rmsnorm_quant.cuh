@@ -1,4 +1,7 @@
-// A0: r' = x + r, h = RMSNorm(r') · w, Q128(h), one row by one team.
+// A0: r' = x + r, h = RMSNorm(r') · w, Q128(h), one row by one or several teams.
+//
+// With few rows most SMs would idle while a row's quantisation is bound by instruction issue, so a row may have several
+// parts: each team sums the squares of the whole row, but normalises, quantises and writes its own part only.
 //
 // r' is summed in fp32; the residual output is its bf16, while the norm goes on from the fp32 sum. h is rounded to bf16
 // once, and quantised from that.
@@ -21,13 +24,15 @@ struct AddRmsnormQuantArgs {
   int rows;
 };
 
-template <int kThreads>
+template <int kThreads, int kParts = 1>
 struct AddRmsnormQuant {
   static constexpr int kHidden = 6144, kGroups = kHidden / kQuantGroup;
   static constexpr int kUnit = 8;                             // elements that a thread holds side by side: 16 bytes
   static constexpr int kUnits = kHidden / kUnit / kThreads;  // of one thread
   static constexpr int kGroupLanes = kQuantGroup / kUnit;
+  static constexpr int kPartUnits = kHidden / kUnit / kParts;  // whole warps: a warp's units are all in or all out
   static_assert(kUnits * kUnit * kThreads == kHidden, "threads must divide the row");
+  static_assert(kPartUnits % 32 == 0 && kPartUnits * kParts * kUnit == kHidden, "parts must divide the row");
 
   struct NormWeights {
     uint4 unit[kUnits];
@@ -43,7 +48,7 @@ struct AddRmsnormQuant {
   }
 
   template <Trigger kTrigger>
-  static MKTUNE_DEVICE void run_row(const AddRmsnormQuantArgs& args, int row, const NormWeights& weights,
+  static MKTUNE_DEVICE void run_row(const AddRmsnormQuantArgs& args, int row, int part, const NormWeights& weights,
                                     Team<kThreads> team, float2* scratch) {
     // Both inputs of all units in flight, then the fp32 sum.
     uint4 x[kUnits], residual[kUnits];
@@ -75,6 +80,7 @@ struct AddRmsnormQuant {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int index = i * kThreads + team.rank;
+      if (kParts > 1 && index / kPartUnits != part) continue;
       const u64 unit = row_units + index;
       const u32* w = &weights.unit[i].x;
       uint4 total, hidden;
@@ -95,7 +101,7 @@ struct AddRmsnormQuant {
       reinterpret_cast<uint4*>(args.h)[unit] = hidden;
       if (team.rank % kGroupLanes == 0) args.h_s[index / kGroupLanes * padded + row] = scale.value;
     }
-    if (row == args.rows - 1) clear_padding_scales<kGroups>(args.h_s, args.rows, team.rank, kThreads);
+    if (row == args.rows - 1 && part == 0) clear_padding_scales<kGroups>(args.h_s, args.rows, team.rank, kThreads);
   }
 };
 

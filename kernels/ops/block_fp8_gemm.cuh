@@ -15,7 +15,8 @@
 
 namespace mktune {
 
-template <Mma kMma, int kBlockM_, int kBlockN_, int kStages, int kWarps>
+// kGroups: K groups of a tile at most.
+template <Mma kMma, int kBlockM_, int kBlockN_, int kStages, int kWarps, int kGroups>
 struct BlockFp8Gemm {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
   static constexpr int kThreads = kWarps * 32;  // of consume
@@ -26,20 +27,40 @@ struct BlockFp8Gemm {
   static constexpr bool kSplitsGroups = kWarpgroups == 2 && kBlockN == 64;
   static constexpr int kHalves = kBlockN / 64 / (kSplitsGroups ? 1 : kWarpgroups);  // 64-row parts of one warpgroup
   static constexpr int kTokenGroups = kBlockM / 8;
-  using Ring = GemmRing<kBlockM, kBlockN, kStages, kSplitsGroups ? 4 : kWarps>;
+  // Then a stage must always go to the same warpgroup: one that is ahead could take its next phase for the last but
+  // one.
+  static_assert(!kSplitsGroups || kStages % 2 == 0, "two warpgroups that take turns need an even number of stages");
+  using Ring = GemmRing<kBlockM, kBlockN, kStages, kGroups, kSplitsGroups ? 4 : kWarps, kWarps>;
+  using Multiply = WarpgroupMma<kMma, kBlockM>;
+  static constexpr int kStep = kSplitsGroups ? 2 : 1;  // from one K group of a warpgroup to its next
+  // K groups that a warpgroup has under way at once: what 64 registers hold. A stage is released only when its group is
+  // promoted, so a warpgroup must never need more stages than its share.
+  static constexpr int kRegisters = kHalves * kBlockM / 2;
+  static constexpr int kFits = !Multiply::kAsync ? 1 : kRegisters <= 16 ? 4 : kRegisters <= 32 ? 2 : 1;
+  static constexpr int kDepth = kFits * kStep <= kStages ? kFits : kFits > 1 && 2 * kStep <= kStages ? 2 : 1;
   using Accumulator = float[kHalves][kTokenGroups][4];
 
   // Shared memory: the ring, then where the second warpgroup hands its sums to the first.
   static constexpr int kExchangeAt = (Ring::kBytes + 127) / 128 * 128;
   static constexpr int kBytes = kExchangeAt + (kSplitsGroups ? kBlockM * kBlockN * 4 : 0);
 
+  // Weights under way at once, in stages: enough to keep memory busy, and no more, since whatever else this GPU reads
+  // or writes meanwhile (the activations; the last writes of the kernel before, which end its grid) queues behind them.
+  // On an H200, 40 to 64 KB a CTA are equal; with 24 KB memory idles, and without a bound the wait ends when the ring
+  // is full.
+  static constexpr int kWindow = 64 * 1024 / Ring::kWeightBytes;
+
   // ---- loaders -----------------------------------------------------------------------------------------------------
   static MKTUNE_DEVICE void load_weights(Ring ring, RingCursor cursor, const TensorMap& weights, int n, int first_group,
                                          int groups) {
     for (int i = 0; i < groups; ++i, ++cursor.item) {
-      const int stage = cursor.stage<Ring>();
+      const int stage = Ring::stage(cursor);
       // The first round finds an empty ring, whose barriers may just have been set up.
-      if (cursor.item >= kStages) mbarrier_wait(ring.empty(stage), cursor.phase<Ring>() ^ 1);
+      if (cursor.item >= kStages) mbarrier_wait(ring.empty(stage), Ring::phase(cursor) ^ 1);
+      if (kWindow < kStages && cursor.item >= kWindow) {
+        const RingCursor before{cursor.item - kWindow, 0};
+        mbarrier_wait(ring.weights_full(Ring::stage(before)), Ring::phase(before));
+      }
       mbarrier_expect(ring.weights_full(stage), Ring::kWeightBytes);
       copy_tensor(ring.weights(stage), weights, (first_group + i) * kQuantGroup, n, ring.weights_full(stage));
     }
@@ -49,18 +70,17 @@ struct BlockFp8Gemm {
     for (int i = 0; i < groups; ++i) prefetch_tensor_to_l2(weights, (first_group + i) * kQuantGroup, n);
   }
 
-  // `scales` is [groups, padded rows]; rows beyond `rows` arrive as zeros or stay undefined, and reach no valid token.
+  // `scales` is a map over [groups, padded rows], box [kGroups, block_m]. Rows beyond the last arrive as zeros.
   static MKTUNE_DEVICE void load_activations(Ring ring, RingCursor cursor, const TensorMap& activations,
-                                             const float* scales, int m, int rows, int first_group, int groups) {
-    const int padded = padded_rows(rows);
-    const int scale_bytes = min(kBlockM, padded - m) * 4;
+                                             const TensorMap& scales, int m, int first_group, int groups) {
+    if (cursor.tile > 0) mbarrier_wait(ring.scales_empty(), cursor.tile - 1 & 1);
+    mbarrier_expect(ring.scales_full(), kGroups * Ring::kScaleBytes);
+    copy_tensor(ring.scales(0), scales, m, first_group, ring.scales_full());
     for (int i = 0; i < groups; ++i, ++cursor.item) {
-      const int stage = cursor.stage<Ring>(), group = first_group + i;
-      if (cursor.item >= kStages) mbarrier_wait(ring.empty(stage), cursor.phase<Ring>() ^ 1);
-      const u32 full = ring.activations_full(stage);
-      mbarrier_expect(full, Ring::kActivationBytes + scale_bytes);
-      copy_tensor(ring.activations(stage), activations, group * kQuantGroup, m, full);
-      copy_bytes(ring.scales(stage), scales + static_cast<u64>(group) * padded + m, scale_bytes, full);
+      const int stage = Ring::stage(cursor);
+      if (cursor.item >= kStages) mbarrier_wait(ring.empty(stage), Ring::phase(cursor) ^ 1);
+      mbarrier_expect(ring.activations_full(stage), Ring::kActivationBytes);
+      copy_tensor(ring.activations(stage), activations, (first_group + i) * kQuantGroup, m, ring.activations_full(stage));
     }
   }
 
@@ -79,30 +99,26 @@ struct BlockFp8Gemm {
   // the caller syncs the consumers before it is used again for the next tile.
   static MKTUNE_DEVICE void consume(Ring ring, RingCursor cursor, const WeightScales& weight_scales, int groups,
                                     Accumulator& sum, int thread, float* exchange, int barrier) {
-    const int warpgroup = thread / 128, lane = thread % 32;
-    constexpr int kStep = kSplitsGroups ? 2 : 1;
+    const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);  // uniform for the compiler
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
       for (int j = 0; j < kTokenGroups; ++j) sum[h][j][0] = sum[h][j][1] = sum[h][j][2] = sum[h][j][3] = 0.0f;
 
-    for (int i = kSplitsGroups ? warpgroup : 0; i < groups; i += kStep) {
-      const RingCursor at{cursor.item + i};
-      const int stage = at.stage<Ring>();
-      const float weight_scale = weight_scales.of(i);
-      mbarrier_wait(ring.weights_full(stage), at.phase<Ring>());
-      mbarrier_wait(ring.activations_full(stage), at.phase<Ring>());
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const int part = kSplitsGroups ? 0 : warpgroup * kHalves + h;
-        WarpgroupMma<kMma, kBlockM>::accumulate(sum[h], ring.weights(stage) + part * 64 * kGroupBytes,
-                                                ring.activations(stage), ring.scales(stage), weight_scale,
-                                                thread % 128);
-      }
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(ring.empty(stage));
-    }
+    mbarrier_wait(ring.scales_full(), cursor.tile & 1);
+    int i = kSplitsGroups ? warpgroup : 0;
+    for (; i + (kDepth - 1) * kStep < groups; i += kDepth * kStep)
+      multiply<kDepth>(ring, {cursor.item + i, 0}, weight_scales, i, sum, warpgroup, thread);
+    if constexpr (kDepth > 1)
+      for (; i < groups; i += kStep) multiply<1>(ring, {cursor.item + i, 0}, weight_scales, i, sum, warpgroup, thread);
     if constexpr (kSplitsGroups) add_second_warpgroup(sum[0], thread, exchange, barrier);
+  }
+
+  // For callers that go on to another tile: hands the scales back. Every consumer, when it has used the tile's sums.
+  static MKTUNE_DEVICE void release_scales(Ring ring, int thread) {
+    __threadfence_block();
+    __syncwarp();
+    if (thread % 32 == 0) mbarrier_arrive(ring.scales_empty());
   }
 
   // Calls visit(row, token, value) for each element this thread holds: row 0 … block_n - 1, token 0 … block_m - 1.
@@ -122,6 +138,84 @@ struct BlockFp8Gemm {
   }
 
  private:
+  // kCount groups from `at` on, kStep apart, added to `sum`. `group` is the first one's place among the tile's scales.
+  template <int kCount>
+  static MKTUNE_DEVICE void multiply(Ring ring, RingCursor at, const WeightScales& weight_scales, int group,
+                                     Accumulator& sum, int warpgroup, int thread) {
+    const u32 first_row = (kSplitsGroups ? 0 : warpgroup * kHalves) * 64 * kGroupBytes;
+    if constexpr (Multiply::kAsync) {
+      typename Multiply::Product product[kCount][kHalves];
+#pragma unroll
+      for (int c = 0; c < kCount; ++c)
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) Multiply::fence(product[c][h]);
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) {
+        const int stage = wait_full(ring, {at.item + c * kStep, 0});
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          Multiply::begin(product[c][h], ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage));
+      }
+      finish<kCount, 0>(ring, at, weight_scales, group, sum, product, thread);
+    } else {
+      const float weight_scale = weight_scales.of(group);
+      const int stage = wait_full(ring, at);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+        Multiply::run(ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage), thread % 128,
+                      [&](int j, const float(&product)[4]) {
+                        promote(sum[h][j], product, ring.scales(group), weight_scale, j, thread);
+                      });
+      release(ring, at, thread);
+    }
+  }
+
+  // Ends and promotes product kThis and those behind it, in the order begun.
+  template <int kCount, int kThis>
+  static MKTUNE_DEVICE void finish(Ring ring, RingCursor at, const WeightScales& weight_scales, int group,
+                                   Accumulator& sum, typename Multiply::Product (&product)[kCount][kHalves],
+                                   int thread) {
+    const RingCursor here{at.item + kThis * kStep, 0};
+    const float weight_scale = weight_scales.of(group + kThis * kStep);
+    Multiply::template end<(kCount - 1 - kThis) * kHalves>(product[kThis][0]);
+    if constexpr (kHalves == 2) Multiply::template end<(kCount - 1 - kThis) * kHalves>(product[kThis][1]);
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+      for (int j = 0; j < kTokenGroups; ++j)
+        promote(sum[h][j], product[kThis][h][j], ring.scales(group + kThis * kStep), weight_scale, j, thread);
+    release(ring, here, thread);
+    if constexpr (kThis + 1 < kCount) finish<kCount, kThis + 1>(ring, at, weight_scales, group, sum, product, thread);
+  }
+
+  static MKTUNE_DEVICE int wait_full(Ring ring, RingCursor at) {
+    const int stage = Ring::stage(at);
+    mbarrier_wait(ring.weights_full(stage), Ring::phase(at));
+    mbarrier_wait(ring.activations_full(stage), Ring::phase(at));
+    return stage;
+  }
+
+  static MKTUNE_DEVICE void release(Ring ring, RingCursor at, int thread) {
+    __syncwarp();
+    if (thread % 32 == 0) mbarrier_arrive(ring.empty(Ring::stage(at)));
+  }
+
+  // Tokens 8 * j … 8 * j + 7: the product times the token's and the block's scales.
+  static MKTUNE_DEVICE void promote(float (&sum)[4], const float (&product)[4], u32 scales, float weight_scale, int j,
+                                    int thread) {
+    float even, odd;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(even), "=f"(odd)
+                 : "r"(scales + (8 * j + thread % 4 * 2) * 4)
+                 : "memory");
+    even *= weight_scale;
+    odd *= weight_scale;
+    sum[0] = fmaf(product[0], even, sum[0]);
+    sum[1] = fmaf(product[1], odd, sum[1]);
+    sum[2] = fmaf(product[2], even, sum[2]);
+    sum[3] = fmaf(product[3], odd, sum[3]);
+  }
+
   static MKTUNE_DEVICE void add_second_warpgroup(float (&sum)[kTokenGroups][4], int thread, float* exchange,
                                                  int barrier) {
     float4* mine = reinterpret_cast<float4*>(exchange) + thread % 128;

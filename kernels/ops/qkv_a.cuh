@@ -1,8 +1,8 @@
-// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the last
-// 64, and the last 576 into the row's slot of the MLA cache.
+// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the
+// last 64, and the last 576 into the row's slot of the MLA cache.
 //
-// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run in
-// fp32 without rounding in between.
+// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run
+// in fp32 without rounding in between.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -150,16 +150,25 @@ struct QkvAFinalizer {
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();
     const int padded = padded_rows(args.rows);
+    // Step by step over all rounds, so that the rounds of one thread hide each other's latencies.
+    float peak[kLoraRounds];
+#pragma unroll
+    for (int i = 0; i < kLoraRounds; ++i) {
+      const float4 v = scaled(unpacked(lora[i]), lora_inverse, weights.lora(i, i * kThreads + team.rank));
+      lora[i] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};  // what gets quantised
+      const float4 r = unpacked(lora[i]);
+      peak[i] = fmaxf(fmaxf(fabsf(r.x), fabsf(r.y)), fmaxf(fabsf(r.z), fabsf(r.w)));
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+      for (int i = 0; i < kLoraRounds; ++i) peak[i] = fmaxf(peak[i], __shfl_xor_sync(0xffffffffu, peak[i], step));
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      const float4 normed = scaled(unpacked(lora[i]), lora_inverse, weights.lora(i, unit));
-      // Quantised from the bf16-rounded value.
-      const float4 v = {round_to_bf16(normed.x), round_to_bf16(normed.y), round_to_bf16(normed.z),
-                        round_to_bf16(normed.w)};
-      const float peak = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-      const QuantScale scale = q128_scale(lanes_max<32>(peak));
-      reinterpret_cast<u32*>(args.q_lora_q)[row * kLoraUnits + unit] = q128_x4(v.x, v.y, v.z, v.w, scale);
+      const QuantScale scale = q128_scale(peak[i]);
+      const float4 r = unpacked(lora[i]);
+      reinterpret_cast<u32*>(args.q_lora_q)[row * kLoraUnits + unit] = q128_x4(r.x, r.y, r.z, r.w, scale);
       if (team.rank % 32 == 0) args.q_lora_s[unit / 32 * padded + row] = scale.value;
     }
 #pragma unroll

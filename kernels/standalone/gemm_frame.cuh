@@ -1,8 +1,9 @@
 // One CTA of a stand-alone block-FP8 GEMM: who plays which role, and where the wait and the trigger stand.
 //
-// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on every
-// path. What stands before it touches constants only: with gdc = prologue the weights' scales, the descriptors and the
-// weights asked into L2; with gdc = prefetch also the first `stages` K groups of weights; with gdc = entry nothing.
+// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on
+// every path. What stands before it touches constants only: with gdc = prologue the weights' scales and the
+// descriptors; with gdc = prefetch also the weights that fill the ring and those asked into L2; with gdc = entry
+// nothing.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -19,28 +20,29 @@ struct GemmTile {
 // epilogue(sum, thread) runs in the consumers, behind their wait.
 template <class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
 MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
-                                const TensorMap& activations, const float* activation_scales, int rows,
-                                const GemmTile& tile, int l2_groups, Epilogue epilogue) {
+                                const TensorMap& activations, const TensorMap& activation_scales, const GemmTile& tile,
+                                int l2_groups, Epilogue epilogue) {
   constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
   const int warp = warp_index();
   const typename Gemm::Ring ring{shared_address(shared)};
 
+  stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   if constexpr (kGdc == Gdc::kEntry) wait_for_prerequisites();
 
   // Prologue. The weight loader sets its barriers up itself, so that its first copies need no CTA barrier.
   const int in_ring = min(tile.groups, Gemm::Ring::kStageCount);
-  const int early = kGdc == Gdc::kPrologue ? 0 : in_ring;
+  const int early = kGdc == Gdc::kPrologue ? 0 : min(in_ring, Gemm::kWindow);
   typename Gemm::WeightScales scales{};
   if (warp == kWeightWarp) {
     if (elect_one()) {
       ring.init_weights();
-      Gemm::load_weights(ring, {0}, weights, tile.n, tile.first_group, early);
-      Gemm::prefetch_weights_to_l2(weights, tile.n, tile.first_group + in_ring, min(l2_groups, tile.groups - in_ring));
+      Gemm::load_weights(ring, {}, weights, tile.n, tile.first_group, early);
     }
   } else if (warp == kActivationWarp) {
     if (elect_one()) {
       ring.init_activations_and_empty();
+      prefetch_descriptor(activation_scales);
       prefetch_descriptor(activations);
     }
   } else {
@@ -48,23 +50,34 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
   }
   __syncthreads();
 
+  int loaded = early;
+  if (kGdc == Gdc::kPrefetch && warp == kWeightWarp) {
+    // The rest of the ring as earlier weights arrive, while everyone else waits already.
+    if (elect_one()) {
+      Gemm::load_weights(ring, {static_cast<u32>(early), 0}, weights, tile.n, tile.first_group + early, in_ring - early);
+      Gemm::prefetch_weights_to_l2(weights, tile.n, tile.first_group + in_ring, min(l2_groups, tile.groups - in_ring));
+    }
+    loaded = in_ring;
+  }
   if constexpr (kGdc != Gdc::kEntry) wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
 
   if (warp == kWeightWarp) {
     if (elect_one())
-      Gemm::load_weights(ring, {static_cast<u32>(early)}, weights, tile.n, tile.first_group + early, tile.groups - early);
+      Gemm::load_weights(ring, {static_cast<u32>(loaded), 0}, weights, tile.n, tile.first_group + loaded,
+                         tile.groups - loaded);
   } else if (warp == kActivationWarp) {
     if (elect_one())
-      Gemm::load_activations(ring, {0}, activations, activation_scales, tile.m, rows, tile.first_group, tile.groups);
+      Gemm::load_activations(ring, {}, activations, activation_scales, tile.m, tile.first_group, tile.groups);
   } else {
     typename Gemm::Accumulator sum;
-    Gemm::consume(ring, {0}, scales, tile.groups, sum, threadIdx.x, reinterpret_cast<float*>(shared + Gemm::kExchangeAt),
+    Gemm::consume(ring, {}, scales, tile.groups, sum, threadIdx.x, reinterpret_cast<float*>(shared + Gemm::kExchangeAt),
                   kConsumerBarrier);
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();
     epilogue(sum, static_cast<int>(threadIdx.x));
   }
+  stamp_end();
 }
 
 }  // namespace mktune

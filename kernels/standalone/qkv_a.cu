@@ -1,7 +1,7 @@
 // B0 as kernels of its own: the GEMM (B0p) and the finalizer (B0f), or both in one with finalizer = last_arriver.
 //
-// The GEMM's grid is (m tiles, n tiles, splits), so CTAs that read the same weights start together.
-// Before the wait: see gemm_frame.cuh for the GEMM; the norms' weights (constants) for the finalizer with gdc = prologue.
+// The GEMM's grid is (m tiles, n tiles, splits), so CTAs that read the same weights start together. Before the wait:
+// see gemm_frame.cuh for the GEMM; the norms' weights (constants) for the finalizer with gdc = prologue.
 #include "ops/qkv_a.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -20,13 +20,14 @@ MKTUNE_DEVICE TileCoordinates tile_of_cta() {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                   const float* weight_scales, const float* activation_scales, void* out, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps>;
+                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
+                   int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
-      rows, {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
+      {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
       [&](typename Gemm::Accumulator& sum, int thread) {
         if constexpr (kSplitK > 1)
           store_partials<Gemm>(sum, tile, static_cast<float*>(out), rows, thread);
@@ -39,17 +40,17 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                       const float* weight_scales, const float* activation_scales, float* partials, Bf16* y,
-                       u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
+                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                       Bf16* y, u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
                        const float* cos, const float* sin, const i64* positions, const i64* slots, u8* q_lora_q,
                        float* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps>;
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Gemm, kSplitK>();
   volatile u32* flag = reinterpret_cast<u32*>(shared + Gemm::kBytes);
   run_gemm_cta<Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales + tile.n / 128 * QkvA::kGroups + tile.first_group, activations, activation_scales,
-      rows, {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
+      {tile.m, tile.n, tile.first_group, tile.groups}, l2_groups,
       [&](typename Gemm::Accumulator& sum, int thread) {
         QkvALastArriver<Gemm, kSplitK>::run(
             sum, tile, {partials, y, tile_counters, row_counters},
@@ -69,6 +70,14 @@ __global__ void __launch_bounds__(kThreads)
   const Team<kThreads> team{static_cast<int>(threadIdx.x), 1};
   const QkvAFinalizerArgs args{q_norm_w, kv_norm_w, cos, sin, positions, slots, q_lora_q, q_lora_s, mla_cache, rows};
 
+  const int row = blockIdx.x;
+  const auto source = [&] {
+    if constexpr (kSplitK > 1)
+      return PartialRows<kSplitK>{static_cast<const float*>(in), rows};
+    else
+      return Bf16Rows{static_cast<const Bf16*>(in)};
+  }();
+
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
@@ -77,12 +86,7 @@ __global__ void __launch_bounds__(kThreads)
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) norm_weights = Body::load_norm_weights(args, team);
 
-  const int row = blockIdx.x;
-  if constexpr (kSplitK > 1)
-    Body::template run_row<kTrigger>(PartialRows<kSplitK>{static_cast<const float*>(in), rows}, args, row, norm_weights,
-                                     team, scratch);
-  else
-    Body::template run_row<kTrigger>(Bf16Rows{static_cast<const Bf16*>(in)}, args, row, norm_weights, team, scratch);
+  Body::template run_row<kTrigger>(source, args, row, norm_weights, team, scratch);
   stamp_end();
 }
 

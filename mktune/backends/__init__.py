@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from mktune.backends.base import Backend
-from mktune.backends.models import KNOWN, known_gpu
+from mktune.backends.models import known_gpu
 from mktune.errors import InputError, SetupError
+
+__all__ = ["NAMES", "get"]
 
 NAMES = ("auto", "cuda", "sim")
 
@@ -32,6 +34,3 @@ def get(name: str = "auto", sim_gpu: str = "h200") -> Backend:
 
 def _with_advice(message: str) -> str:
     return message if "--backend sim" in message else f"{message}; to simulate: --backend sim [--sim-gpu h200|b300]"
-
-
-__all__ = ["KNOWN", "NAMES", "Backend", "get", "known_gpu"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from mktune.closing import Closing
 from mktune.device import Device
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -27,7 +26,7 @@ class Problem:
     seed: int = 0
 
 
-class Bench(ABC):
+class Bench(Closing):
     """One problem on one device. Used as a context manager; methods never raise for a bad candidate."""
 
     policy: Policy
@@ -51,14 +50,6 @@ class Bench(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop processes and free the device. May be called twice."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Backend(ABC):

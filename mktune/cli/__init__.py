@@ -9,6 +9,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """The `mktune` program: run the command in `sys.argv` and exit with its code."""
-    from mktune.cli.boundary import run
-
+    try:
+        from mktune.cli.boundary import run
+    except KeyboardInterrupt:  # Ctrl-C in the first tenth of a second, before there is anything that must be ended
+        sys.stderr.write("mktune: error: interrupted\n")
+        sys.exit(130)
     sys.exit(run(sys.argv[1:]))

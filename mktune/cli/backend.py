@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mktune.cli import render
@@ -29,8 +28,10 @@ def choose(name: str, sim_gpu: str) -> Backend:
 
 def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ...]:
     """Those of `ops` (None: all) whose kernels this mktune can launch, in call order. Raises InputError."""
-    calls = workload.subgraph(ops).calls
-    return tuple(name for name in calls if find_spec(f"mktune.ops.launch.{calls[name].op.title}") is not None)
+    from mktune.ops.launch import LAUNCHES
+
+    launched = {title for title, _ in LAUNCHES}
+    return tuple(name for name, call in workload.subgraph(ops).calls.items() if call.op.title in launched)
 
 
 def require_kernels(backend: Backend, workload: Workload, ops: Sequence[str] | None) -> None:

@@ -22,7 +22,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +30,7 @@ import typer
 
 from mktune import knobs
 from mktune.cli import render
-from mktune.errors import MktuneError
+from mktune.errors import InputError, MktuneError
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -151,7 +151,7 @@ def _warnings_as_notes() -> Iterator[None]:
 def _log(error: BaseException) -> Path:
     """Write the traceback where the user can find it: beside the cubins, or in the temporary folder."""
     text = "".join(traceback.format_exception(error))
-    for folder in (knobs.cache_dir() / "logs", Path(tempfile.gettempdir())):
+    for folder in _log_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix="mktune-", suffix=".log", dir=folder, text=True)
@@ -161,6 +161,13 @@ def _log(error: BaseException) -> Path:
         except OSError:
             continue
     return Path(os.devnull)
+
+
+def _log_folders() -> Iterator[Path]:
+    with suppress(InputError):  # no home folder is known
+        yield knobs.cache_dir() / "logs"
+    with suppress(OSError):  # no folder for temporary files can be written
+        yield Path(tempfile.gettempdir())
 
 
 @contextmanager

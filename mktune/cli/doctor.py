@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -101,9 +102,12 @@ def _compiler() -> Check:
 
 
 def _cache() -> Check:
-    folder = knobs.cache_dir()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+    try:
+        folder = knobs.cache_dir()
+    except MktuneError as error:
+        return Check("kernel cache", BROKEN, str(error))
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not (os.path.isdir(nearest) and os.access(nearest, os.W_OK)):
         return Check("kernel cache", BROKEN, f"cannot write {folder}: set MKTUNE_CACHE_DIR to a folder of yours")
     if nearest != folder:
         return Check("kernel cache", OK, f"{folder} (empty)")
@@ -126,7 +130,13 @@ def _store(url: str | None) -> Check:
 
 
 def _size(folder: Path) -> int:
-    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+    """Bytes of the files in a folder, without those that may not be looked at or are just being removed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 def _gpu() -> Check:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names
-from mktune.cli.summary import short_id
+from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 
 if TYPE_CHECKING:
     from mktune.trial import Winner
@@ -34,8 +33,11 @@ def export(
     """Write the stored winners as one JSON file, for `mktune.runtime`, for review, or to ship."""
     from mktune.store import Store, bundle_text, write_bundle
 
+    wanted = names("--ops", ops)
     with Store.open(store, write=False) as opened:
-        winners = opened.winners(workload=workload, ops=names("--ops", ops) or None, gpu=gpu, simulated=simulated)
+        winners = opened.winners(workload=workload, ops=wanted or None, gpu=gpu, simulated=simulated)
+    if not winners:
+        check_known(workload, wanted)
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
         return
@@ -68,4 +70,4 @@ def import_(
 def _imported(winner: Winner, served: bool) -> str:
     mark = " (simulated)" if winner.measurement.policy.simulated else ""
     what = "now served" if served else "kept as history: the stored plan is faster"
-    return f"{short_id(winner.plan)}{mark}  {winner.fingerprint.gpu}  {what}"
+    return f"{winner.plan.short_id}{mark}  {winner.fingerprint.gpu}  {what}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import Gpu, Json, Ops, StoreUrl, example, names, numbers
-from mktune.cli.summary import does, shape_words, short_id
+from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
+from mktune.cli.summary import does, shape_words
 from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
@@ -49,14 +49,17 @@ def leaderboard(
 
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
+    check_sizes(wanted_m or (), wanted_kv or ())
+    wanted_ops = names("--ops", ops)
     with Store.open(store, write=False) as opened:
-        rows = opened.leaderboard(workload=workload, ops=names("--ops", ops) or None, gpu=gpu, study=study, limit=limit)
+        rows = opened.leaderboard(workload=workload, ops=wanted_ops or None, gpu=gpu, study=study, limit=limit)
         rows = [
             row
             for row in rows
             if (wanted_m is None or row.shape.m in wanted_m) and (wanted_kv is None or row.shape.kv in wanted_kv)
         ]
         if not rows:
+            check_known(workload, wanted_ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(opened, study))
     if as_json:
         render.document({"rows": [row_document(row) for row in rows]})
@@ -114,7 +117,7 @@ def _cells(row: LeaderboardRow, longest: float) -> list[object]:
         f"{row.low_us:.2f}–{row.high_us:.2f}",
         "–" if row.speedup is None else f"{row.speedup:.2f}",
         "simulated" if row.simulated else "measured",
-        short_id(row.plan),
+        row.plan.short_id,
         ": ".join([", ".join(marks), does(row.plan)] if marks else [does(row.plan)]),
     ]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from mktune.errors import InputError
-from mktune.shape import Shape
+from mktune.shape import MAX_KV, Shape
 
 DEFAULT_WORKLOAD = "glm52_attention_prefix"
+MAX_SEED = 2**32 - 1  # what every random generator in use takes
 
 Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.")]
 WorkloadOption = Annotated[str, typer.Option("--workload", metavar="NAME", help="Name of a workload.")]
@@ -69,6 +71,26 @@ def shapes(rows: str, contexts: str, tokens_per_request: int | None) -> list[Sha
     """The grid of shapes, M slowest. Raises InputError for a number out of range."""
     kvs = numbers("--kv", contexts)
     return [Shape.from_m(m, kv, tokens_per_request) for m in numbers("--m", rows) for kv in kvs]
+
+
+def check_known(workload: str | None, ops: Sequence[str]) -> None:
+    """Raises InputError for a workload (None: any) or an op of it that this mktune does not have."""
+    from mktune.graph.workload import workload as find
+    from mktune.graph.workload import workload_names
+
+    known = [find(name) for name in (workload_names() if workload is None else [workload])]
+    have = dict.fromkeys(op for each in known for op in each.ops)
+    for op in ops:
+        if op not in have:
+            raise InputError(f"unknown op {op!r}; ops of {workload or 'the workloads'}: {', '.join(have)}")
+
+
+def check_sizes(rows: Sequence[int], contexts: Sequence[int]) -> None:
+    """Raises InputError for an M or KV that no shape can have."""
+    for m in rows:
+        Shape.from_m(m, MAX_KV)
+    for kv in contexts:
+        Shape(1, 1, kv)
 
 
 def known_arch(arch: str) -> str:

@@ -52,10 +52,7 @@ def _read(path: Path) -> Found:
     from mktune import strict_json
     from mktune.bundle import KIND, parse_bundle
 
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    text = strict_json.read(path)
     data = strict_json.loads(text, str(path))
     if not (isinstance(data, dict) and data.get("kind") == KIND):
         try:
@@ -71,7 +68,7 @@ def _only(winners: Sequence[Winner], where: str) -> Winner:
         return winners[0]
     if not winners:
         raise NothingFoundError(f"{where} holds no plans")
-    ids = ", ".join(winner.plan.plan_id[:12] for winner in winners[:8])
+    ids = ", ".join(winner.plan.short_id for winner in winners[:8])
     raise InputError(f"{where} holds {len(winners)} plans; `mktune import` it and name one by its id: {ids}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mktune import knobs
 from mktune.cli import render
-from mktune.cli.summary import short_id, size
+from mktune.cli.summary import size
 from mktune.search import Observer
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class LineObserver(Observer):
         of = f"/{progress.of}" if progress.of is not None else ""
         best = f"best {progress.best_us:.2f} µs" if progress.best_us is not None else "no span yet"
         line = f"{self._cell}  trial {progress.trials}{of}  {_ended(trial)}{self._mark}  {best}"
-        render.note(f"{line}  {short_id(trial.plan)}  {trial.source}")
+        render.note(f"{line}  {trial.plan.short_id}  {trial.source}")
 
 
 class BarObserver(Observer):
@@ -61,7 +61,7 @@ class BarObserver(Observer):
         self.progress(progress)
         if progress.best_us is not None and (self._best is None or progress.best_us < self._best):
             self._best = progress.best_us
-            line = f"trial {progress.trials}  {_ended(trial)}{self._mark}  {short_id(trial.plan)}  {trial.source}"
+            line = f"trial {progress.trials}  {_ended(trial)}{self._mark}  {trial.plan.short_id}  {trial.source}"
             text = render.visible(f"{line}  {size(trial.plan)}")
             self._bar.console.print(text, markup=False, emoji=False, soft_wrap=True)
 

@@ -10,6 +10,7 @@ from mktune.cli import render
 from mktune.cli.backend import choose
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
+    MAX_SEED,
     BackendName,
     Json,
     OneKv,
@@ -49,7 +50,7 @@ def run(
     tokens_per_request: Tokens = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:

@@ -11,13 +11,6 @@ from mktune.graph.workload import workload
 from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan
 from mktune.shape import Shape
 
-SHORT_ID = 12
-
-
-def short_id(plan: Plan) -> str:
-    """The beginning of a plan's id that tables show and commands take."""
-    return plan.plan_id[:SHORT_ID]
-
 
 def shape_words(shape: Shape) -> str:
     """ "M 16 (2 × 8), KV 8192": rows as requests × tokens of each."""

@@ -12,6 +12,7 @@ import typer
 from mktune.cli import render
 from mktune.cli.backend import choose, require_kernels
 from mktune.cli.options import (
+    MAX_SEED,
     BackendName,
     Contexts,
     Json,
@@ -26,7 +27,7 @@ from mktune.cli.options import (
     shapes,
 )
 from mktune.cli.summary import shape_words
-from mktune.cli.tune_report import Cell, document, print_cells
+from mktune.cli.tune_report import Cell, report
 from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ Sampler = Annotated[str | None, typer.Option("--sampler", metavar="NAME", help="
 Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs and of the sampler.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -102,10 +105,12 @@ def tune(
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)
-    if as_json:
-        render.document(document(workload, settings.backend, cells))
-    else:
-        print_cells(cells, settings.backend, location)
+    report(workload, settings.backend, cells, location, as_json)
+    _end(cells, stop)
+
+
+def _end(cells: Sequence[Cell], stop: Stop) -> None:
+    """The exit code of a signal; an error where a cell has no winner."""
     if stop.asked:
         raise typer.Exit(stop.exit_code)
     if failed := [cell for cell in cells if cell.failed]:
@@ -120,15 +125,26 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
     for space in spaces:
         if stop.asked:
             return
-        name = _study_name(space, store, settings, len(spaces))
-        study = _open_study(name, space, store, settings)
+        study = _study(space, store, settings, len(spaces))
         backend, budget = settings.backend, settings.budget
         try:
             with watching(shape_words(space.shape), budget.trials, backend.simulated) as observer:
                 result = search(space, backend, store, study, budget, observer=observer, stop=stop)
-            yield Cell(space.shape, name, result)
+            yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:
-            yield Cell(space.shape, name, None, str(error))
+            yield Cell(space.shape, study.name, None, str(error))
+
+
+def _study(space: SearchSpace, store: Store, settings: Settings, cells: int) -> Study:
+    """A study under the name given, or under the first free one; another process may take that first."""
+    from mktune.store import StudyExists
+
+    while True:
+        try:
+            return _open_study(_study_name(space, store, settings, cells), space, store, settings)
+        except StudyExists:
+            if settings.study is not None:
+                raise
 
 
 def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int) -> str:
@@ -166,6 +182,7 @@ def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings)
         sampler=settings.sampler,
         seed=settings.seed,
         contract=space.workload.contract,
-        resume=settings.resume and any(study.name == name for study in store.studies()),
+        resume=settings.resume,
+        start=True,
         build=build,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.cli import render
-from mktune.cli.summary import count, does, shape_words, short_id
+from mktune.cli.summary import count, does, shape_words
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
@@ -26,7 +26,15 @@ class Cell:
     failed: str = ""
 
 
-def document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str, Any]:
+def report(workload: str, backend: Backend, cells: Sequence[Cell], location: str, as_json: bool) -> None:
+    """Print how every cell ended: one JSON document, or lines and a table. `location` says where winners are stored."""
+    if as_json:
+        render.document(_document(workload, backend, cells))
+    else:
+        _print(cells, backend, location)
+
+
+def _document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str, Any]:
     """How every cell ended, as JSON data."""
     return {
         "workload": workload,
@@ -47,7 +55,7 @@ def document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[str
     }
 
 
-def print_cells(cells: Sequence[Cell], backend: Backend, location: str) -> None:
+def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:
     """What each search did, then one table of the winners."""
     for cell in cells:
         if cell.result is not None:
@@ -94,6 +102,6 @@ def _row(cell: Cell, winner: Winner, backend: Backend) -> list[object]:
         f"{1 / winner.ratio:.2f}",
         f"{100 * winner.noise_floor:.2f} %",
         "simulated" if backend.simulated else "measured",
-        short_id(winner.plan),
+        winner.plan.short_id,
         "; ".join([*marks, does(winner.plan)]),
     ]

@@ -37,6 +37,7 @@ class Poison:
     spans: tuple[tuple[Span, ...], ...] = ()
 
     def of(self, layer: int) -> tuple[Span, ...]:
+        """What is filled before `layer` runs."""
         return self.spans[layer] if layer < len(self.spans) else ()
 
 

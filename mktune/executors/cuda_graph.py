@@ -13,14 +13,14 @@ priorities become node priorities; the graph is instantiated so that they count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mktune.errors import CandidateError
 from mktune.executors.arguments import PackedArgs, pack
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.driver_calls import call, driver
-from mktune.launch import CompiledKernel, KernelSpec, Launch
+from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.trial import Status
 
@@ -104,15 +104,19 @@ class CudaGraph:
         self._args.clear()
 
     def _load(self, kernels: Kernels) -> None:
-        attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        attributes = driver().CUfunction_attribute
         for launch in self._launches.values():
             if launch.kernel not in self._functions:
                 compiled = kernels[launch.kernel]
                 module = call("cuModuleLoadData", compiled.cubin)
                 handle = call("cuModuleGetFunction", module, compiled.symbol.encode())
                 self._functions[launch.kernel] = _Function(module, handle)
+                # Shared memory of an SM is split anew only when the SM is idle: a kernel that needs little would keep a
+                # successor's large CTAs off its SMs until it ends.
+                call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
             smem = max(same.smem for same in self._launches.values() if same.kernel == launch.kernel)
-            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, attribute, smem)
+            limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, limit, smem)
 
     def _add_layers(self, buffers: Buffers, poison: Poison) -> None:
         before: list[Any] = []
@@ -188,16 +192,6 @@ def _device_priority(priority: int) -> int:
     return int(max(greatest, min(least, -priority)))
 
 
-def with_priorities(graph: KernelGraph, priorities: Mapping[str, int]) -> KernelGraph:
-    """The same graph with other node priorities."""
-    return replace(graph, priorities=tuple(sorted(priorities.items())))
-
-
-def all_full(graph: KernelGraph) -> KernelGraph:
-    """The same kernels with every edge full."""
-    return replace(graph, edges=tuple(replace(edge, kind="full") for edge in graph.edges))
-
-
 def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:
     """Compiled kernels by spec. Raises CandidateError where one of `specs` is missing."""
     found = {kernel.spec: kernel for kernel in compiled}
@@ -205,9 +199,3 @@ def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]
         if spec not in found:
             raise CandidateError(Status.BUILD_ERROR, f"{spec.name_expression} was not compiled")
     return found
-
-
-def specs_of(graph: KernelGraph) -> list[KernelSpec]:
-    """The kernels that `graph` launches, each once, in issue order."""
-    launches: dict[str, Launch] = dict(graph.launches)
-    return list(dict.fromkeys(launches[kernel.name].kernel for kernel in graph.kernels))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import TensorSpec
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def dtypes() -> dict[str, Any]:
+def dtypes() -> dict[str, torch.dtype]:
     """Dtype names of a graph → torch dtypes."""
     import torch
 

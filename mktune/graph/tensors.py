@@ -66,9 +66,11 @@ class Port:
         assert all(isinstance(dim, int) or dim in SYMBOLS for dim in self.dims), self.dims
 
     def size(self, shape: Shape) -> tuple[int, ...]:
+        """Dimensions in elements, outermost first."""
         return size_of(self.dims, shape)
 
     def nbytes(self, shape: Shape) -> int:
+        """Bytes of the whole tensor."""
         return math.prod(self.size(shape)) * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ _SECTION = re.compile(r"^\.text\.(\S+):\s*$")
 _LABEL = re.compile(r"^([.$\w]+):\s*$")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\(([^)]+)\)")
+_TABLE = re.compile(r"BRANCH_TARGETS ([^\s\"]+)")
 _PREDICATE = re.compile(r"^!?U?P\d$")
 
 
@@ -107,14 +108,18 @@ def _successors(instruction: Instruction, at: int, labels: dict[str, int], count
     """Where control may go next; more than can really happen is fine, less is not.
 
     A call goes to the callee and also to the next instruction, so a return needs no successor. Reconvergence
-    (BSSY, BSYNC) does not move control. Indirect jumps may go to every label.
+    (BSSY, BSYNC) does not move control. An indirect jump goes to the targets listed with it, else to any label.
     """
     name = instruction.name
     following = (at + 1,) if at + 1 < count else ()
+    labels = {label: place for label, place in labels.items() if place < count}
     if name in {"EXIT", "RET", "KILL"} or instruction.opcode.startswith("BPT.TRAP"):
         return following if instruction.guarded else ()
     if name in {"BRX", "BRXU", "JMX", "JMXU"}:
-        return tuple(sorted({*labels.values(), *following}))
+        table = _TABLE.search(" ".join(instruction.operands))
+        places = [labels.get(label) for label in table[1].split(",")] if table else [None]
+        known = [place for place in places if place is not None]
+        return tuple(sorted({*(known if len(known) == len(places) else labels.values()), *following}))
     targets = [_TARGET.search(operand) for operand in instruction.operands]
     jumps = tuple(labels[match[1]] for match in targets if match and match[1] in labels)
     if name in {"BSSY", "BSYNC"} or not jumps:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mktune.access import KernelFacts
-from mktune.launch import Launch
+from mktune.launch import KernelSpec, Launch
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,19 @@ class KernelGraph:
         """Kernels without an out-edge."""
         sources = {edge.source for edge in self.edges}
         return tuple(kernel.name for kernel in self.kernels if kernel.name not in sources)
+
+
+def with_priorities(graph: KernelGraph, priorities: Mapping[str, int]) -> KernelGraph:
+    """The same graph with other node priorities."""
+    return replace(graph, priorities=tuple(sorted(priorities.items())))
+
+
+def all_full(graph: KernelGraph) -> KernelGraph:
+    """The same kernels with every edge full."""
+    return replace(graph, edges=tuple(replace(edge, kind="full") for edge in graph.edges))
+
+
+def specs_of(graph: KernelGraph) -> list[KernelSpec]:
+    """The kernels that `graph` launches, each once, in issue order."""
+    launches = dict(graph.launches)
+    return list(dict.fromkeys(launches[kernel.name].kernel for kernel in graph.kernels))

@@ -7,7 +7,7 @@ memory         arguments, weights and caches of every layer; results and poison 
 gate           machine code against what the checks were told
 correctness    every op against its reference, on the inputs that it really had
 validation     races provoked by delays and shuffled priorities
-span           the clock, screening and its stopping rule; `session` the GPU's state around it
+span           the clock; `screening` when to stop reading it, `session` the GPU's state around it
 promotion      ties, guards and who wins: pure logic
 edge, stamps   what one edge is worth, and when kernels begin and end: they explain, they never score
 """

@@ -11,19 +11,18 @@ from mktune.backends.base import Bench, Problem
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError
-from mktune.executors.cuda_graph import specs_of
-from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import specs_of
 from mktune.measure import promotion
 from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
-from mktune.measure.span import Budget
+from mktune.measure.screening import ScreeningBudget
 from mktune.measure.worker import Reply, Worker
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
@@ -39,7 +38,7 @@ class CudaBench(Bench):
 
     def __init__(self, device: Device, index: int, problem: Problem, trial_seconds: float = TRIAL_SECONDS) -> None:
         self.problem = problem
-        self.budget = Budget()
+        self.budget = ScreeningBudget()
         self._device, self._trial_seconds = device, trial_seconds
         self._workload = workload(problem.workload)
         self._graph = self._workload.subgraph(problem.ops)
@@ -117,7 +116,8 @@ class CudaBench(Bench):
         self._worker.close()
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
-        arms = promotion.arms(finalists, builtins, self._attribution(finalists))
+        structures = promotion.attribution(finalists, self._workload, self.problem.ops, self._device.arch)
+        arms = promotion.arms(finalists, builtins, structures)
         self.prepare([arm.plan for arm in arms])
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
@@ -140,15 +140,6 @@ class CudaBench(Bench):
     def close(self) -> None:
         self._worker.close()
         self._compiler.close()
-
-    def _attribution(self, finalists: Sequence[Plan]) -> dict[str, Plan]:
-        """The built-in structures with the finalists' own configs: what do its streams and edges add?"""
-        found: dict[str, Plan] = {}
-        for plan in finalists:
-            problem = self.problem
-            made = builtin_plans(self._workload, problem.ops, problem.shape, self._device.arch, plan.op)
-            found.update((f"{mode}, configs of {plan.plan_id[:12]}", built) for mode, built in made.items())
-        return found
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:

@@ -6,30 +6,33 @@ synchronised, so that a fault is charged to the plan that caused it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
-from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for, specs_of
+from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
-from mktune.lowering.kernel_graph import KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import layers_for, make_memory
+from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.measure.session import Gauges, drifted, steady
-from mktune.measure.span import Budget, GraphTimer, check_finite, check_span, screen
+from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
 from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
+from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    from mktune.measure.memory import Tensors
 
 
 class CudaHost:
@@ -91,7 +94,7 @@ class CudaHost:
                 self._timer.settle(graph)
             with phases("measure"):
                 found, state = steady(
-                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, Budget(**budget)),
+                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, ScreeningBudget(**budget)),
                     self._gauges.read,
                     lambda screening: drifted(screening.samples),
                 )
@@ -158,7 +161,7 @@ class CudaHost:
         compiled = build(wanted, self._device.arch)
         return compiled_for(wanted, compiled)
 
-    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Any]:
+    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Tensors]:
         buffers, spaces = self._memory.timing(plan)
         graph = CudaGraph(lowered, kernels, buffers)
         graph.upload(self._timer.stream.cuda_stream)
@@ -166,18 +169,3 @@ class CudaHost:
 
     def _sample(self, graph: CudaGraph, count: int) -> list[float]:
         return self._timer.sample([graph] * count)
-
-
-class Phases:
-    """Wall time by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin

@@ -167,10 +167,12 @@ def results_of(graph: OpGraph, shape: Shape, place: str) -> Tensors:
 
 
 def addresses(tensors: Tensors) -> dict[str, int]:
+    """Name → device address."""
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}
 
 
 def span_of(tensor: torch.Tensor) -> Span:
+    """The bytes of a contiguous tensor."""
     return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 

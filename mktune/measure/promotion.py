@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mktune.errors import MktuneError, NothingFoundError
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import Workload
 from mktune.measure.stats import Interval, median_interval, noise_floor, paired_ratio
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Policy, Status, Winner
@@ -48,19 +50,28 @@ class Decision:
     spans: tuple[tuple[str, float], ...]
 
 
-def arms(
-    finalists: Sequence[Plan], builtins: Mapping[str, Plan], attribution: Mapping[str, Plan] | None = None
-) -> list[Arm]:
-    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, attribution.
+def attribution(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str], arch: str) -> dict[str, Plan]:
+    """The built-in structures with the finalists' own configs: what do a finalist's streams and edges add?"""
+    found: dict[str, Plan] = {}
+    for plan in finalists:
+        made = builtin_plans(workload, ops, plan.shape, arch, plan.op)
+        found.update((f"{mode}, configs of {plan.short_id}", built) for mode, built in made.items())
+    return found
 
-    `attribution` maps a name such as "serial, configs of 1a2b3c" to a built-in structure with a finalist's configs.
+
+def arms(
+    finalists: Sequence[Plan], builtins: Mapping[str, Plan], structures: Mapping[str, Plan] | None = None
+) -> list[Arm]:
+    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, `structures`.
+
+    structures  what `attribution` gives: built-in structures with a finalist's configs, by name
     """
     found = [Arm(name, plan, "builtin") for name, plan in builtins.items()]
     if SERIAL in builtins:
         found.append(Arm(AGAIN, builtins[SERIAL], "noise"))
     seen = {arm.plan.plan_id for arm in found}
-    named = [(plan.plan_id[:12], plan, "finalist") for plan in finalists]
-    named += [(name, plan, "attribution") for name, plan in (attribution or {}).items()]
+    named = [(plan.short_id, plan, "finalist") for plan in finalists]
+    named += [(name, plan, "attribution") for name, plan in (structures or {}).items()]
     for name, plan, role in named:
         if plan.plan_id not in seen:
             seen.add(plan.plan_id)

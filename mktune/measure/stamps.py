@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from mktune.errors import InputError
-from mktune.executors.cuda_graph import CudaGraph, specs_of
+from mktune.executors.cuda_graph import CudaGraph
 from mktune.executors.driver_calls import call
-from mktune.lowering.kernel_graph import KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure.memory import Memory
 from mktune.measure.span import GraphTimer
 from mktune.measure.stats import median

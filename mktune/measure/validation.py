@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mktune.executors.cuda_graph import Kernels, all_full, with_priorities
+from mktune.executors.cuda_graph import Kernels
 from mktune.launch import KernelSpec
-from mktune.lowering.kernel_graph import KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph, all_full, with_priorities
 from mktune.measure.correctness import Checked, fail_on, unequal_bits
 from mktune.measure.memory import Copies
 from mktune.ops.launch import with_defines

@@ -147,7 +147,7 @@ class GemmOp(Op):
         made = sum(self.ports[port].nbytes(shape) for port in self.outputs if port not in self.inputs)
         cold = self.bytes_read(shape)
         ring = min(cold, config.stages * STEP_BYTES * config.block_n * column_blocks * config.split_k)
-        smem = config.smem_bytes()
+        smem = config.smem_bytes(self.steps(config))
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:
             return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
@@ -197,14 +197,18 @@ def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Viol
     if found:
         return tuple(found), None
     config = GemmConfig.of(plan)
-    found = smem_violations(config.smem_bytes(), device)
     steps = op.steps(config)
+    found = smem_violations(config.smem_bytes(steps), device)
     if config.stages > steps:
         found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
     if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
         found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
     if config.splits_steps and steps < 2:
         found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
+    if config.splits_steps and config.stages % 2:
+        found.append(
+            Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number")
+        )
     return tuple(found), op.bytes_beyond_ring(config)
 
 

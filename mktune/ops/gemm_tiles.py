@@ -16,6 +16,9 @@ LOADER_WARPS = 2
 BARRIERS = 3
 """mbarriers of a slot: weights full, activations full, empty."""
 
+SCALE_BARRIERS = 2
+"""mbarriers of a tile's row scales: full, empty."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -78,14 +81,16 @@ class GemmConfig:
         warpgroups = 1 if self.splits_steps else self.warps // 4
         return self.block_m * self.block_n // (128 * warpgroups)
 
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, bytes.
+    def smem_bytes(self, steps: int = 0) -> int:
+        """Dynamic shared memory of a CTA that goes through `steps` slots, bytes.
 
-        The ring of tiles, scales and barriers, where a second warpgroup hands over its sums, and a last arriver's flag.
+        The ring of tiles, the row scales of all steps, barriers, where a second warpgroup hands over its sums, and a
+        last arriver's flag.
         """
-        slot = STEP_BYTES * (self.block_n + self.block_m) + 4 * self.block_m + 8 * BARRIERS
+        slot = STEP_BYTES * (self.block_n + self.block_m) + 8 * BARRIERS
+        ring = self.stages * slot + steps * 4 * self.block_m + 8 * SCALE_BARRIERS
         exchange = 4 * self.block_m * self.block_n if self.splits_steps else 0
-        return round_up(self.stages * slot, 128) + exchange + (16 if self.finalizer == "last_arriver" else 0)
+        return round_up(ring, 128) + exchange + (16 if self.finalizer == "last_arriver" else 0)
 
     def tiles(self, problem: Problem, shape: Shape) -> tuple[int, int]:
         """Row blocks and column blocks, all batches together."""

@@ -10,7 +10,7 @@ Looking up imports neither torch nor CUDA and makes no CUDA call, so it may be d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mktune.runtime.book import PlanBook
 from mktune.runtime.request import RequestError
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Hit", "LoadedPlan", "Miss", "PlanBook", "RequestError", "load"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Loading needs the kernels' half of the package; a look-up should not pay for importing it."""
     if name in ("LoadedPlan", "load"):
         from mktune.runtime import replay
 
-        return getattr(replay, name)
+        return {"LoadedPlan": replay.LoadedPlan, "load": replay.load}[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,8 @@ from mktune.device import Device
 from mktune.errors import PlanNotFound
 from mktune.gpu_name import normalise_gpu
 from mktune.location import StoreLocation
-from mktune.runtime.matching import Entry, Rules, match
+from mktune.runtime.entries import Entry, Rules
+from mktune.runtime.matching import match
 from mktune.runtime.request import make_request
 from mktune.runtime.result import Hit, Miss
 from mktune.runtime.sources import Reading, read_default, read_store

@@ -12,13 +12,13 @@ intermediates, outputs, workspaces and counters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, PlanError
 from mktune.executors.buffers import Buffers
-from mktune.executors.cuda_graph import CudaGraph, compiled_for, specs_of
+from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.executors.discovery import find_device
 from mktune.executors.driver_calls import use_device
 from mktune.executors.torch_memory import allocate, dtypes, workspaces
@@ -27,6 +27,7 @@ from mktune.graph.tensors import TensorSpec
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import specs_of
 from mktune.plan import Plan
 from mktune.shape import Shape
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = Mapping[str, torch.Tensor]
+    CudaDevice: TypeAlias = torch.device | str | int
 
 __all__ = ["LoadedPlan", "load"]
 
@@ -47,7 +49,7 @@ class HasPlan(Protocol):
     def plan(self) -> Plan: ...
 
 
-class LoadedPlan:
+class LoadedPlan(Closing):
     """See `load`. Used by one thread; a context manager."""
 
     def __init__(
@@ -85,20 +87,14 @@ class LoadedPlan:
         """Free what was built. May be called twice; no replay may be running."""
         self._executable.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _buffers(self) -> Buffers:
         everything = {**self.tensors, **self._workspaces}
         return Buffers(({name: tensor.data_ptr() for name, tensor in everything.items()},))
 
 
-def load(hit: Plan | HasPlan, tensors: Tensors, device: Any = None, *, shape: Shape | None = None) -> LoadedPlan:
+def load(
+    hit: Plan | HasPlan, tensors: Tensors, device: CudaDevice | None = None, *, shape: Shape | None = None
+) -> LoadedPlan:
     """Build a plan over `tensors`, by name: arguments, weights and caches; outputs where the caller has a place.
 
     device is anything that torch takes for a CUDA device; None is torch's current one. shape is the step's own where
@@ -158,7 +154,7 @@ def _differs(spec: TensorSpec, shape: Shape, tensor: torch.Tensor, index: int) -
     return ""
 
 
-def _index(device: Any) -> int:
+def _index(device: CudaDevice | None) -> int:
     """The number of a CUDA device; 0 where torch sees none, so that asking the driver for it gives the reason."""
     import torch
 

@@ -62,13 +62,13 @@ def _read_file(path: Path) -> Reading:
             head = file.read(100)
             if head.startswith(_SQLITE_MAGIC):
                 return _read_sqlite(path, in_wal_mode=head[_WAL_BYTE] == 2)
-            content = head + file.read()
+            content = head + file.read(strict_json.MAX_BYTES + 1 - len(head))
     except FileNotFoundError:
         return Reading((), f"there is no store at {path}")
     except OSError as error:
         return _fault(f"cannot read {path}: {error.strerror}")
     try:
-        return Reading(tuple(parse_bundle(content, str(path))))
+        return Reading(tuple(parse_bundle(strict_json.check_size(content, str(path)), str(path))))
     except InputError as error:
         return _fault(f"{error}; its plans are not used")
 

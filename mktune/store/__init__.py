@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from mktune.store.export import bundle_text, read_bundle, write_bundle
+from mktune.bundle import read_bundle
+from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
-from mktune.store.studies import Problem, Study
+from mktune.store.studies import Study, StudyExists, StudyProblem
 from mktune.store.trials import Running
 
-__all__ = ["LeaderboardRow", "Problem", "Running", "Store", "Study", "bundle_text", "read_bundle", "write_bundle"]
+__all__ = [
+    "LeaderboardRow",
+    "Running",
+    "Store",
+    "Study",
+    "StudyExists",
+    "StudyProblem",
+    "bundle_text",
+    "read_bundle",
+    "write_bundle",
+]

@@ -93,11 +93,11 @@ class Database:
 def _sqlite(path: Path, write: bool, timeout_s: float) -> Engine:
     if write:
         _check_writable(path)
-    elif not path.exists():
-        raise NothingFoundError(f"nothing is stored yet: there is no store at {path}")
+    else:
+        _check_readable(path)
 
     def connect() -> sqlite3.Connection:
-        connection = _connect(path, "rwc" if write else "ro", timeout_s)
+        connection = _connect(path, "rwc" if write else _read_mode(path), timeout_s)
         # WAL survives a killed process without an fsync for each commit; a rollback journal needs it.
         wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         connection.execute(f"PRAGMA synchronous={'NORMAL' if wal else 'FULL'}")
@@ -121,6 +121,22 @@ def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
     )
 
 
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NothingFoundError(f"nothing is stored yet: there is no store at {path}") from None
+    except OSError as error:
+        raise StoreError(f"cannot read the store {path}: {error.strerror}") from None
+
+
+def _read_mode(path: Path) -> str:
+    """A WAL file that nobody has open, in a folder where no file may be made, can only be read as one that is still."""
+    log = path.with_name(path.name + "-wal")
+    still = not os.access(path.parent, os.W_OK) and not os.path.exists(log)
+    return "ro&immutable=1" if still else "ro"
+
+
 def _check_writable(path: Path) -> None:
     location = StoreLocation(path=path)
     try:
@@ -128,7 +144,7 @@ def _check_writable(path: Path) -> None:
     except OSError as error:
         raise unwritable(location, f"{error.filename or path.parent}: {error.strerror}") from None
     for place in (path.parent, path):
-        if place.exists() and not os.access(place, os.W_OK):
+        if os.path.exists(place) and not os.access(place, os.W_OK):
             raise unwritable(location, f"{place} is not writable")
 
 

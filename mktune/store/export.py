@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mktune.bundle import KIND, SCHEMA_VERSION, parse_bundle, read_bundle
+from mktune.bundle import KIND, SCHEMA_VERSION
 from mktune.errors import InputError, NothingFoundError
 from mktune.records import winner_to_dict
 from mktune.trial import Winner
 
-__all__ = ["bundle_text", "parse_bundle", "read_bundle", "write_bundle"]
+__all__ = ["bundle_text", "write_bundle"]
 
 
 def bundle_text(winners: Iterable[Winner]) -> str:
@@ -31,6 +31,8 @@ def bundle_text(winners: Iterable[Winner]) -> str:
 def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
     """Write the document to `path`, whole or not at all. Raises InputError where it cannot be written."""
     text = bundle_text(winners)
+    if not path.name:
+        raise InputError(f"cannot write {path}: give the name of a file")
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Executable, Row, select
 
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.store.models import DeviceRow, MeasurementRow, StudyRow, TrialRow
+from mktune.store.stored_plan import stored_plan
 from mktune.store.winners import Filter, served_ids
 from mktune.trial import BUILTIN, Status
 
@@ -62,7 +63,7 @@ def rank(connection: Connection, wanted: Filter, study: str | None, limit: int |
     return rows
 
 
-def _spans(study: str | None) -> Any:
+def _spans(study: str | None) -> Executable:
     columns = (TrialRow.id, TrialRow.number, TrialRow.plan_id, TrialRow.source)
     spans = (MeasurementRow.span_us, MeasurementRow.low_us, MeasurementRow.high_us, MeasurementRow.simulated)
     problem = (StudyRow.workload, StudyRow.contract, StudyRow.ops, StudyRow.requests, StudyRow.tokens_per_request)
@@ -77,21 +78,21 @@ def _spans(study: str | None) -> Any:
     return query if study is None else query.where(StudyRow.name == study)
 
 
-def _matches(wanted: Filter, row: Any) -> bool:
+def _matches(wanted: Filter, row: Row[Any]) -> bool:
     shape = (row.requests, row.tokens_per_request, row.kv)
     return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)
 
 
-def _problem(row: Any) -> tuple[Any, ...]:
+def _problem(row: Row[Any]) -> tuple[Any, ...]:
     shape = (row.requests * row.tokens_per_request, row.kv, row.tokens_per_request)
     return (row.simulated, row.workload, row.contract, row.ops, row.gpu, *shape)
 
 
 def _rank_problem(
-    connection: Connection, spans: list[Any], winners: set[tuple[str, str, bool]], limit: int | None
+    connection: Connection, spans: list[Row[Any]], winners: set[tuple[str, str, bool]], limit: int | None
 ) -> list[LeaderboardRow]:
     spans.sort(key=lambda row: (row.span_us, row.plan_id))
-    best: dict[str, Any] = {}
+    best: dict[str, Row[Any]] = {}
     builtin: dict[str, str] = {}  # a built-in plan is one whoever proposed it in its best trial
     for row in spans:
         best.setdefault(row.plan_id, row)
@@ -122,7 +123,7 @@ def _rank_problem(
     ]
 
 
-def _serial_spans(spans: Iterable[Any]) -> dict[str, float]:
+def _serial_spans(spans: Iterable[Row[Any]]) -> dict[str, float]:
     """Study → its best span of the built-in serial plan; `spans` come fastest first."""
     found: dict[str, float] = {}
     for row in spans:
@@ -132,4 +133,4 @@ def _serial_spans(spans: Iterable[Any]) -> dict[str, float]:
 
 
 def _plan(connection: Connection, trial_id: int) -> Plan:
-    return Plan.from_json(connection.execute(select(TrialRow.plan).where(TrialRow.id == trial_id)).scalar_one())
+    return stored_plan(connection.execute(select(TrialRow.plan).where(TrialRow.id == trial_id)).scalar_one())

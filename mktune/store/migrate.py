@@ -24,6 +24,8 @@ def upgrade(database: Database) -> None:
         found = schema_of(connection)  # another process may have been here first
         if found != SCHEMA:
             _check_older(database, found)
+            if found is None:
+                _check_free(database, connection)
             _run(connection)
 
 
@@ -46,6 +48,16 @@ def schema_of(connection: Connection) -> str | None:
         return None
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     return None if found is None else str(found)
+
+
+def _check_free(database: Database, connection: Connection) -> None:
+    """Nothing says which version the tables are: there must be none whose name ours would take."""
+    taken = [name for name in inspect(connection).get_table_names() if name.startswith("mktune_")]
+    taken = [name for name in taken if name != VERSION_TABLE]
+    if taken:
+        raise StoreError(
+            f"{database.location} holds a table {min(taken)}, but is not a store of mktune: give another --store"
+        )
 
 
 def _check_older(database: Database, found: str | None) -> None:

@@ -47,7 +47,7 @@ def explain(error: BaseException, location: StoreLocation) -> MktuneError:
     if state in _POSTGRES_UNWRITABLE:
         return unwritable(location, _first_line(error))
     hint = _POSTGRES.get(state, f"{_first_line(error)}; check the server and the URL")
-    return StoreError(f"the store {location}: {hint}")
+    return StoreError(_sentence(location, hint))
 
 
 def unwritable(location: StoreLocation, why: str) -> InputError:
@@ -71,7 +71,11 @@ def _sqlite(error: sqlite3.Error, location: StoreLocation) -> MktuneError:
     if code in _UNWRITABLE:
         return unwritable(location, str(error))
     hint = _SQLITE.get(code, f"{_first_line(error)} ({name or type(error).__name__})")
-    return StoreError(f"the store {location}: {hint}")
+    return StoreError(_sentence(location, hint))
+
+
+def _sentence(location: StoreLocation, hint: str) -> str:
+    return f"the store {location}{' ' if hint.startswith('is ') else ': '}{hint}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
+from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
@@ -16,13 +15,13 @@ from mktune.shape import Shape
 from mktune.store import leaderboard, migrate, studies, trials, winners
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
-from mktune.store.studies import Problem, Study
+from mktune.store.studies import Study, StudyProblem
 from mktune.store.trials import Running
 from mktune.store.winners import Filter
 from mktune.trial import Trial, Winner
 
 
-class Store:
+class Store(Closing):
     """An open database. A context manager; may be shared by threads, not by a fork.
 
     Besides what a method names, each raises StoreError where the database is locked, full, damaged or closed, and
@@ -64,14 +63,6 @@ class Store:
         self._begun.clear()
         self._database.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def study(
         self,
         name: str,
@@ -85,16 +76,20 @@ class Store:
         seed: int,
         contract: int,
         resume: bool = False,
+        start: bool = False,
         build: str = "",
     ) -> Study:
         """A new study, or with `resume` the stored one of that name, its abandoned trials ended as lost.
 
-        Raises InputError where the name is taken (without `resume`), is missing or searches another problem (with it),
-        or cannot be stored. Another sampler or seed may go on with a study: both say how it is searched, not what.
+        start  with `resume`: make the study where there is none. Of several processes that ask at once, one makes it
+
+        Raises StudyExists, an InputError, where the name is taken (without `resume`), InputError where it is missing or
+        searches another problem (with it), or cannot be stored. Another sampler or seed may go on with a study: both
+        say how it is searched, not what.
         """
-        problem = Problem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
+        problem = StudyProblem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
         with self._database.write(alone=True) as connection:
-            if not resume:
+            if not resume or (start and studies.find(connection, name) is None):
                 return studies.create(connection, name, problem, sampler, seed)
             found = studies.resume(connection, name, problem)
             trials.lose_abandoned(connection, found)

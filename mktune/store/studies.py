@@ -18,7 +18,7 @@ from mktune.store.texts import check_name
 
 
 @dataclass(frozen=True)
-class Problem:
+class StudyProblem:
     """What a study searches: everything that makes two spans comparable.
 
     ops    sorted names
@@ -34,13 +34,17 @@ class Problem:
     build: str = ""
 
 
+class StudyExists(InputError):
+    """A new study has the name of a stored one."""
+
+
 @dataclass(frozen=True)
 class Study:
     """One stored study; `invalid` and `duplicate` are what it had counted when it was read."""
 
     id: int
     name: str
-    problem: Problem
+    problem: StudyProblem
     sampler: str
     seed: int
     created: str
@@ -48,10 +52,15 @@ class Study:
     duplicate: int = 0
 
 
-def create(connection: Connection, name: str, problem: Problem, sampler: str, seed: int) -> Study:
-    """A new study. Raises InputError where the name is taken or cannot be one."""
+def create(connection: Connection, name: str, problem: StudyProblem, sampler: str, seed: int) -> Study:
+    """A new study.
+
+    Raises StudyExists where the name is taken, InputError where it cannot be one, or the seed does not fit a column.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"the seed {seed} does not fit 64 bits")
     if find(connection, check_name(name)) is not None:
-        raise InputError(f"the study {name!r} exists: go on with --resume, or give another --study name")
+        raise StudyExists(f"the study {name!r} exists: go on with --resume, or give another --study name")
     values = {
         "name": name,
         "workload": problem.workload,
@@ -71,7 +80,7 @@ def create(connection: Connection, name: str, problem: Problem, sampler: str, se
     return study
 
 
-def resume(connection: Connection, name: str, problem: Problem) -> Study:
+def resume(connection: Connection, name: str, problem: StudyProblem) -> Study:
     """The study `name`. Raises InputError where there is none, or where it searches another problem."""
     study = find(connection, name)
     if study is None:
@@ -113,7 +122,7 @@ _SELECT = select(
 
 
 def _study(row: RowMapping) -> Study:
-    problem = Problem(
+    problem = StudyProblem(
         workload=row["workload"],
         contract=row["contract"],
         ops=tuple(row["ops"].split(",")),
@@ -126,7 +135,7 @@ def _study(row: RowMapping) -> Study:
     return Study(problem=problem, **{name: row[name] for name in kept})
 
 
-def _differences(stored: Problem, asked: Problem) -> list[tuple[str, str, str]]:
+def _differences(stored: StudyProblem, asked: StudyProblem) -> list[tuple[str, str, str]]:
     """(what, stored, asked) of what differs. The same GPU elsewhere, or under another driver, is no other problem."""
     pairs: list[tuple[str, object, object]] = [
         (name, getattr(stored, name), getattr(asked, name)) for name in ("workload", "contract", "backend")

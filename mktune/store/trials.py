@@ -154,9 +154,14 @@ def _is_span(value: float) -> bool:
 
 
 def _trial(row: Row[Any]) -> Trial:
-    own, bench = json.loads(row.seconds)
-    outcome = Outcome(Status(row.status), row.reason, _measurement(row), tuple(bench.items()))
-    return Trial(row.number, Plan.from_json(row.plan), outcome, row.source, row.started, tuple(own.items()))
+    """Raises StoreError where a field does not read back."""
+    try:
+        own, bench = json.loads(row.seconds)
+        outcome = Outcome(Status(row.status), row.reason, _measurement(row), tuple(bench.items()))
+        plan = Plan.from_json(row.plan)
+    except (InputError, ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"the store holds a damaged trial ({row.number}): {error}") from None
+    return Trial(row.number, plan, outcome, row.source, row.started, tuple(own.items()))
 
 
 def _measurement(row: Row[Any]) -> Measurement | None:

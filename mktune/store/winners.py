@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
-from mktune import strict_json
-from mktune.errors import InputError, StoreError
+from mktune.errors import InputError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
 from mktune.records import winner_from_dict, winner_to_dict
 from mktune.shape import Shape
 from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
 from mktune.store.owner import now
+from mktune.store.stored_plan import stored_plan, stored_winner
 from mktune.store.studies import sorted_ops
 from mktune.trial import Winner
 
@@ -57,7 +57,7 @@ def put(connection: Connection, winner: Winner, study: str) -> bool:
     served = (*(getattr(PlanRow, name) == value for name, value in key.items()), PlanRow.replaced.is_(None))
     current = connection.execute(select(PlanRow.id, PlanRow.document).where(*served)).first()
     time = now()
-    keep = current is not None and _is_better(_winner(current.document), winner)
+    keep = current is not None and _is_better(stored_winner(current.document), winner)
     if current is not None and not keep:
         connection.execute(update(PlanRow).where(PlanRow.id == current.id).values(replaced=time))
     values = {
@@ -79,7 +79,7 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     query = select(PlanRow.document, *columns).order_by(*columns, PlanRow.id)
     if not history:
         query = query.where(PlanRow.replaced.is_(None))
-    return [_winner(row.document) for row in connection.execute(query) if _row_matches(wanted, row)]
+    return [stored_winner(row.document) for row in connection.execute(query) if _row_matches(wanted, row)]
 
 
 def served_ids(connection: Connection) -> set[tuple[str, str, bool]]:
@@ -107,8 +107,8 @@ def find_plan(connection: Connection, prefix: str) -> Plan:
         )
     text = connection.execute(select(TrialRow.plan).where(TrialRow.plan_id == ids[0]).limit(1)).scalar()
     if text is not None:
-        return Plan.from_json(text)
-    return _winner(
+        return stored_plan(text)
+    return stored_winner(
         connection.execute(select(PlanRow.document).where(PlanRow.plan_id == ids[0]).limit(1)).scalar_one()
     ).plan
 
@@ -149,13 +149,6 @@ def _is_better(current: Winner, new: Winner) -> bool:
     return same_build and slower and current.plan.plan_id != new.plan.plan_id
 
 
-def _winner(document: str) -> Winner:
-    try:
-        return winner_from_dict(strict_json.loads(document, "a stored winner"))
-    except InputError as error:
-        raise StoreError(f"the store holds a damaged plan: {error}") from None
-
-
-def _row_matches(wanted: Filter, row: Any) -> bool:
+def _row_matches(wanted: Filter, row: Row[Any]) -> bool:
     shape = (row.requests, row.tokens_per_request, row.kv)
     return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)

@@ -20,7 +20,7 @@ from chain import OUTPUTS, Chain, Running, compile_all
 
 from mktune.graph.workload import workload
 from mktune.ops.add_rmsnorm_quant import AddRmsnormQuant
-from mktune.ops.gemm import GemmConfig
+from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.inputs import make_inputs
 from mktune.ops.qkv_a import QkvA
 from mktune.plan import KernelPlan, OpPlan
@@ -38,40 +38,56 @@ def b0(
     return OpPlan.of(impl, dict(zip(fields, values, strict=True)))
 
 
+def modes_of(config: OpPlan) -> dict[str, Chain]:
+    """The ways to overlap: nothing, early launch, weights fetched before the wait, more of them into L2."""
+    of = GemmConfig.of(config)
+    rest = (48 // of.split_k - of.stages) * 128 * of.block_n
+
+    def pdl(edge: str = "programmatic", small: KernelPlan = EARLY, **gemm) -> Chain:
+        return Chain(config, 384, small, KernelPlan(**gemm), small, edge)
+
+    modes = {
+        "full": Chain(config),
+        "pdl entry": pdl(gdc="entry", trigger="start"),
+        "pdl prefetch": pdl(gdc="prefetch", trigger="start"),
+        "pdl prefetch late": pdl(gdc="prefetch", trigger="before_epilogue"),
+    }
+    if rest > 0:
+        modes["pdl prefetch + l2"] = pdl(gdc="prefetch", trigger="start", l2_prefetch_bytes=rest)
+    return modes
+
+
 def chains(m: int, quick: bool) -> list[tuple[str, Chain]]:
     block_m = max(8, min(128, 1 << (m - 1).bit_length()))
-    tiles = [(64, 3, 12, 4), (64, 3, 12, 8), (64, 6, 8, 4), (128, 6, 8, 4), (128, 6, 8, 8), (64, 4, 12, 4)]
-    tiles += [] if quick else [(64, 2, 12, 8), (64, 1, 12, 8), (128, 3, 8, 8), (128, 12, 4, 4), (64, 12, 4, 4)]
-    plans = [("wgmma", block_m, *tile, "kernel") for tile in tiles if block_m * tile[0] // 128 <= 64]
+    tiles = [(64, 3, 12, 4), (64, 3, 12, 8), (64, 3, 8, 4), (64, 6, 8, 4), (128, 6, 8, 4), (128, 6, 8, 8)]
+    if not quick:
+        tiles += [(64, 2, 12, 8), (64, 1, 12, 8), (64, 3, 10, 4), (64, 3, 6, 8), (128, 3, 8, 8), (128, 12, 4, 4)]
+    plans = [("wgmma", block_m, *tile, "kernel") for tile in tiles]
     plans += [("wgmma", block_m, 64, 3, 12, 8, "last_arriver"), ("mma_sync", max(16, block_m), 64, 3, 12, 8, "kernel")]
-    modes = {
-        "full": Chain(b0(*plans[0])),
-        "pdl entry": Chain(b0(*plans[0]), 384, EARLY, KernelPlan(gdc="entry", trigger="start"), EARLY, "programmatic"),
-        "pdl prefetch": Chain(
-            b0(*plans[0]), 384, EARLY, KernelPlan(gdc="prefetch", trigger="start"), EARLY, "programmatic"
-        ),
-        "pdl prefetch late": Chain(
-            b0(*plans[0]), 384, EARLY, KernelPlan(gdc="prefetch", trigger="before_epilogue"), EARLY, "programmatic"
-        ),
-    }
     found = []
     for plan in plans:
-        config = b0(*plan)
-        if GemmConfig.of(config).smem_bytes() > 232448:
-            continue
-        for mode, chain in modes.items():
-            found.append((f"{mode:18} {plan}", replace(chain, b0=config)))
-    best = replace(modes["pdl prefetch"], b0=b0("wgmma", block_m, 64, 3, 12, 8, "kernel"))
-    for threads in (192, 768):
-        found.append((f"{'a0 threads':18} {threads}", replace(best, threads=threads)))
+        config = GemmConfig.of(b0(*plan))
+        if config.smem_bytes(48 // config.split_k) <= 232448 and config.accumulators <= 64:
+            found += [(f"{mode:18} {plan}", chain) for mode, chain in modes_of(b0(*plan)).items()]
+    best = modes_of(b0("wgmma", block_m, 64, 3, 12, 4, "kernel"))["pdl prefetch"]
+    found += [
+        ("a0 after_wait", replace(best, a0=KernelPlan(gdc="prologue", trigger="after_wait"))),
+        ("a0 entry", replace(best, a0=KernelPlan(trigger="start"))),
+        ("b0f entry", replace(best, b0f=KernelPlan(trigger="start"))),
+        ("b0f exit", replace(best, b0f=KernelPlan(gdc="prologue"))),
+        ("launch order", replace(best, edge="launch_order")),
+        ("b0p exit", replace(best, b0p=KernelPlan(gdc="prefetch"))),
+        ("b0p after_wait", replace(best, b0p=KernelPlan(gdc="prefetch", trigger="after_wait"))),
+        ("b0p prologue", replace(best, b0p=KernelPlan(gdc="prologue", trigger="start"))),
+    ]
+    found += [(f"a0 threads {threads}", replace(best, threads=threads)) for threads in (192, 768)]
     for threads in (128, 256):
         found.append(
-            (f"{'b0f threads':18} {threads}", replace(best, b0=b0("wgmma", block_m, 64, 3, 12, 8, "kernel", threads)))
+            (f"b0f threads {threads}", replace(best, b0=b0("wgmma", block_m, 64, 3, 12, 4, "kernel", threads)))
         )
     for only in (("A0",), ("B0p",), ("B0f",), ("A0", "B0p"), ("B0p", "B0f")):
         for mode in ("full", "pdl prefetch"):
-            part = replace(modes[mode], b0=best.b0, only=only)
-            found.append((f"{mode:18} only {' '.join(only)}", part))
+            found.append((f"{mode:18} only {' '.join(only)}", replace(modes_of(best.b0)[mode], only=only)))
     return found
 
 
@@ -133,14 +149,14 @@ def main() -> None:
     m = next((int(arg) for arg in sys.argv[1:] if arg.isdigit()), 16)
     print(f"{torch.cuda.get_device_name()}, M = {m}, {LAYERS} layers, µs per layer")
     cases = chains(m, "--quick" in sys.argv)
-    kernels = compile_all([spec for _, chain in cases for spec in chain.specs()], workers=12)
+    kernels = compile_all([spec for _, chain in cases for spec in chain.specs((m,))], workers=12)
     shape, layers = layers_for(m)
     results = []
     for name, chain in cases:
         running = Running(chain, shape, kernels, layers)
         us = median_us(running.replay) / LAYERS
         running.close()
-        registers = "/".join(str(kernels[spec].registers) for spec in chain.specs())
+        registers = "/".join(str(kernels[spec].registers) for spec in chain.specs((m,)))
         results.append((us, name, registers))
     for us, name, registers in sorted(results):
         print(f"{us:7.2f}  {name}  registers {registers}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -56,8 +57,10 @@ class Chain:
         edges = tuple(Edge(a, b, self.edge) for a, b in pairwise(names))
         return KernelGraph(facts, edges, launches=tuple(launches.items()))
 
-    def specs(self) -> list[KernelSpec]:
-        return [launch.kernel for launch in self.launches(Shape(1, 1, 64)).values()]
+    def specs(self, rows: Iterable[int] = (16,)) -> list[KernelSpec]:
+        """What to compile for these row counts."""
+        found = [launch.kernel for m in rows for launch in self.launches(Shape.from_m(m, 8192)).values()]
+        return list(dict.fromkeys(found))
 
 
 def compile_all(specs: list[KernelSpec], workers: int = 8) -> Kernels:

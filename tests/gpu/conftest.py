@@ -11,6 +11,16 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="module")
+def device():
+    """The first GPU, its context current on this thread."""
+    from mktune.executors.discovery import find_device
+    from mktune.executors.driver_calls import use_device
+
+    use_device(0)
+    return find_device(0)
+
+
 def _has_gpu() -> bool:
     try:
         import torch

@@ -1,7 +1,7 @@
 """What the driver holds of a graph: nodes by name, edge kinds, layers in a row, other addresses without rebuilding."""
 
 import pytest
-from test_executor_numbers import compiled, device, lowered, memory, plans  # noqa: F401
+from test_executor_numbers import compiled, lowered, memory, plans
 
 from mktune.executors.cuda_graph import CudaGraph
 from mktune.executors.driver_calls import synchronize
@@ -20,7 +20,7 @@ def build_graph(plan, gpu, layers):
     return CudaGraph(graph, kernels, type(buffers)(buffers.layers[:layers])), held, spaces
 
 
-def test_the_driver_reports_the_plans_edges_and_full_ones_between_layers(device):  # noqa: F811
+def test_the_driver_reports_the_plans_edges_and_full_ones_between_layers(device):
     built, _, _ = build_graph(plans(16, device, "default")["branches+pdl"], device, 3)
     inside = [
         ((layer, source), (layer, target), PROGRAMMATIC, AFTER_TRIGGER)
@@ -33,13 +33,13 @@ def test_the_driver_reports_the_plans_edges_and_full_ones_between_layers(device)
     built.close()
 
 
-def test_serial_plans_have_full_edges_only(device):  # noqa: F811
+def test_serial_plans_have_full_edges_only(device):
     built, _, _ = build_graph(plans(16, device, "default")["serial"], device, 2)
     assert {edge[2:] for edge in built.edges()} == {(FULL, 0)}
     built.close()
 
 
-def test_every_layer_runs_on_its_own_weights(device):  # noqa: F811
+def test_every_layer_runs_on_its_own_weights(device):
     import torch
 
     plan = plans(16, device, "default")["branches+pdl"]
@@ -55,7 +55,7 @@ def test_every_layer_runs_on_its_own_weights(device):  # noqa: F811
     assert not torch.equal(results[1], results[2])
 
 
-def test_rebinding_changes_addresses_without_building(device):  # noqa: F811
+def test_rebinding_changes_addresses_without_building(device):
     import torch
 
     plan = plans(16, device, "default")["branches+pdl"]

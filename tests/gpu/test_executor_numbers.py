@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from mktune.executors.discovery import find_device
-from mktune.executors.driver_calls import use_device
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
 from mktune.jit.build import build
@@ -31,12 +29,6 @@ B0_CONFIGS = {
     "no split": {"split_k": 1},
     "mma.sync, last arriver": {"impl": "mma_sync", "block_m": 16, "finalizer": "last_arriver"},
 }
-
-
-@pytest.fixture(scope="module")
-def device():
-    use_device(0)
-    return find_device(0)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from chain import OUTPUTS, Chain, Running, compile_all, delayed  # noqa: E402
 
 from mktune.graph.workload import workload  # noqa: E402
 from mktune.ops.add_rmsnorm_quant import AddRmsnormQuant  # noqa: E402
-from mktune.ops.gemm import GemmConfig  # noqa: E402
+from mktune.ops.gemm_tiles import GemmConfig  # noqa: E402
 from mktune.ops.inputs import make_inputs  # noqa: E402
 from mktune.ops.qkv_a import QkvA  # noqa: E402
 from mktune.ops.tolerances import DIRECT, THROUGH_GEMM  # noqa: E402
@@ -67,9 +67,10 @@ def _cover() -> list[Chain]:
             continue
         split, stages, threads, a0_threads, gdc, trigger, a0_trigger, gdc_small, edge = next(turns)
         stages = min(stages, 48 // split)
+        stages -= stages % 2 if config.splits_steps else 0  # warpgroups that take turns
         plan = b0(impl, block_m, block_n, split, stages, warps, finalizer, threads)
-        while GemmConfig.of(plan).smem_bytes() > 232448:
-            stages -= 1
+        while GemmConfig.of(plan).smem_bytes(48 // split) > 232448:
+            stages -= 2 if config.splits_steps else 1
             plan = b0(impl, block_m, block_n, split, stages, warps, finalizer, threads)
         rest = (48 // split - stages) * 128 * block_n
         l2 = min(rest, 65536) if gdc == "prefetch" else 0
@@ -96,10 +97,19 @@ def title(chain: Chain) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernels():
-    base = Chain(b0())
-    specs = [spec for chain in (*CHAINS, base, *_delay_chains()) for spec in chain.specs()]
-    return compile_all(specs)
+def kernels(request):
+    """Compiled kernels of the tests that were chosen."""
+    chosen = [item.callspec.params["chain"] for item in request.session.items if "chain" in item_params(item)]
+    firsts = [_first_early(finalizer) for finalizer in ("kernel", "last_arriver")]
+    return compile_all([spec for chain in (*chosen, Chain(b0()), *firsts) for spec in chain.specs(ROWS)])
+
+
+def item_params(item) -> dict:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _first_early(finalizer: str) -> Chain:
+    return next(chain for chain in CHAINS if dict(chain.b0.config)["finalizer"] == finalizer and chain.edge != "full")
 
 
 @dataclass
@@ -143,23 +153,27 @@ def run(chain: Chain, m: int, kernels, replays: int = 1):
             running.replay()
             torch.cuda.synchronize()
             bits = [outputs[name].view(torch.uint8).clone() for name in outputs]
-            assert first is None or all(map(torch.equal, first, bits)), "replays differ"
+            if first is not None:
+                differ = [name for name, a, b in zip(outputs, first, bits, strict=True) if not torch.equal(a, b)]
+                assert not differ, f"M = {m}: replays differ in {differ}"
             first = bits
     finally:
         running.close()
     return outputs, running.scratch
 
 
-def check(chain: Chain, m: int, outputs, scratch) -> None:
+def faults(chain: Chain, m: int, outputs, scratch) -> list[str]:
+    """What is wrong with a run, one line each."""
     of = case(m)
-    assert AddRmsnormQuant().compare(of.inputs, outputs, of.shape) == []
+    found = AddRmsnormQuant().compare(of.inputs, outputs, of.shape)
     given = {**of.inputs, "h_q": outputs["h_q"], "h_s": outputs["h_s"]}
-    op = QkvA()
-    assert op.judge(given, _reference(m, outputs), outputs, THROUGH_GEMM) == []
-    for name, buffer in scratch.items():
-        if name.endswith("counters"):
-            assert not buffer.any(), f"{name} is not zero again"
-    _check_finalizer_alone(op, chain, of, given, outputs, scratch)
+    found += QkvA().judge(given, _reference(m, outputs), outputs, THROUGH_GEMM)
+    found += [f"{name} is not zero again" for name in scratch if name.endswith("counters") and scratch[name].any()]
+    return found + [f"finalizer: {line}" for line in _finalizer_faults(chain, of, given, outputs, scratch)]
+
+
+def check(chain: Chain, m: int, outputs, scratch) -> None:
+    assert faults(chain, m, outputs, scratch) == []
 
 
 _REFERENCES: dict = {}
@@ -177,7 +191,7 @@ def _reference(m: int, outputs):
     return expected
 
 
-def _check_finalizer_alone(op, chain, of, given, outputs, scratch) -> None:
+def _finalizer_faults(chain, of, given, outputs, scratch) -> list[str]:
     """The finalizer judged on the GEMM's own result, where that is in memory."""
     m, split = of.shape.m, GemmConfig.of(chain.b0).split_k
     if "y" in scratch:
@@ -188,19 +202,19 @@ def _check_finalizer_alone(op, chain, of, given, outputs, scratch) -> None:
         for part in parts:  # in the kernel's order
             total += part
         y = total.to(torch.bfloat16)
-    assert op.judge(given, op.finish(y, given), outputs, DIRECT) == []
+    op = QkvA()
+    return op.judge(given, op.finish(y, given), outputs, DIRECT)
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=title)
 def test_every_tile_is_right_at_every_row_count(chain, kernels):
-    for m in ROWS:
-        outputs, scratch = run(chain, m, kernels, replays=2)
-        check(chain, m, outputs, scratch)
+    wrong = [f"M = {m}: {line}" for m in ROWS for line in faults(chain, m, *run(chain, m, kernels, replays=2))]
+    assert not wrong
 
 
 @pytest.mark.parametrize("finalizer", ["kernel", "last_arriver"])
 def test_many_replays_give_the_same_bits(finalizer, kernels):
-    chain = next(chain for chain in CHAINS if dict(chain.b0.config)["finalizer"] == finalizer and chain.edge != "full")
+    chain = _first_early(finalizer)
     outputs, scratch = run(chain, 17, kernels, replays=200)
     check(chain, 17, outputs, scratch)
 

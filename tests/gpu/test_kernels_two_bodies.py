@@ -39,12 +39,13 @@ def test_two_bodies_run_back_to_back_in_one_cta(mma, block_m, stages, m, ctas):
     args = (
         TensorMapArg("W_a", "u8", (6144, 2624), (6144,), (128, 64)),
         TensorMapArg("h_q", "u8", (6144, m), (6144,), (128, block_m)),
+        TensorMapArg("h_s", "f32", (-(-m // 4) * 4, 48), (-(-m // 4) * 16,), (block_m, 48), swizzle=0, l2=0),
         *(BufferArg(port) for port in ("W_a_s", "x", "residual", "norm_w", "residual_out", "h", "h_q", "h_s", "y")),
         ScalarArg(m),
     )
     module = call("cuModuleLoadData", program.cubin)
     function = call("cuModuleGetFunction", module, program.kernels[name][0].encode())
-    smem = stages * (128 * (64 + block_m) + 4 * block_m + 24)
+    smem = stages * (128 * (64 + block_m) + 24) + 48 * 4 * block_m + 16
     limit = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     call("cuFuncSetAttribute", function, limit, smem)
     packed = pack(args, lambda buffer: memory[buffer].data_ptr())

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_executor_numbers import OPS, compiled, device, lowered  # noqa: F401
+from test_executor_numbers import OPS, compiled, lowered
 
 from mktune.executors.cuda_graph import CudaGraph
 from mktune.graph.builtin import builtin_plans
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def timed(device):  # noqa: F811
+def timed(device):
     known, shape = workload("glm52_attention_prefix"), Shape.from_m(16, 8192)
     graph = known.subgraph(OPS)
     layers = layers_for(graph, shape, device)

@@ -7,7 +7,7 @@ import pytest
 from mktune.executors.buffers import Buffers
 from mktune.executors.cuda_graph import CudaGraph
 from mktune.executors.discovery import find_device
-from mktune.executors.driver_calls import synchronize, use_device
+from mktune.executors.driver_calls import synchronize
 from mktune.executors.torch_memory import counters, workspaces
 from mktune.jit.build import build
 from mktune.measure.memory import addresses, make_memory
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.gpu
 
 REPLAYS = 5
 CASES = sorted({(mutant.base, mutant.copies, mutant.slow) for mutant in UNSAFE})
-
-
-@pytest.fixture(scope="module")
-def device():
-    use_device(0)
-    return find_device(0)
 
 
 @functools.cache

@@ -1,14 +1,17 @@
-"""Random plans of the first workload: configs that their ops accept, and any placement, order, waits and edges."""
+"""Plans of the first workload: random ones that nothing but the closure rule may refuse, and changes to given ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from mktune.device import Device
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import Call
 from mktune.graph.workload import workload
+from mktune.lowering.graph import lower
+from mktune.lowering.kernel_graph import KernelGraph
 from mktune.plan import EDGE_KINDS, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 
@@ -27,6 +30,22 @@ SUBGRAPHS: tuple[tuple[str, ...], ...] = (
     ("D0", "D2"),
     WORKLOAD.ops,
 )
+
+
+def lowered(plan: Plan) -> KernelGraph:
+    return lower(plan, WORKLOAD.subgraph(plan.op_names), SHAPE)
+
+
+def place(plan: Plan, **kernels: dict[str, object]) -> Plan:
+    """The plan with fields of some kernels changed, streams left as they are given."""
+    changed = {name: replace(plan.kernel[name], **fields) for name, fields in kernels.items()}
+    return replace(plan, kernels=tuple({**plan.kernel, **changed}.items()))
+
+
+def with_edges(plan: Plan, **kinds: str) -> Plan:
+    """The plan with the kinds of some edges changed: B0f_D0="full"."""
+    changed = {(source, target): kind for name, kind in kinds.items() for source, target in [name.split("_")]}
+    return replace(plan, edges=tuple({**plan.edge, **changed}.items()))
 
 
 def random_plan(random: Random, ops: Sequence[str]) -> Plan:

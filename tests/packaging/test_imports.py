@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
-GPU_PACKAGES = ("torch", "numpy", "cuda", "deep_gemm", "tvm_ffi")
-TUNING_PACKAGES = ("optuna", "typer", "rich")
+import mktune
+
+GPU_PACKAGES = ("torch", "cuda", "deep_gemm", "tvm_ffi", "pynvml")
+TUNING_PACKAGES = ("optuna", "numpy", "typer", "rich", "yaml")
+STORE_PACKAGES = ("sqlalchemy", "alembic", "psycopg")
+
+EVERY_MODULE = tuple(found.name for found in pkgutil.walk_packages(mktune.__path__, "mktune."))
 
 BLOCKED_IMPORT = """
 import importlib, sys
@@ -23,15 +29,20 @@ for name in modules:
 @pytest.mark.parametrize(
     ("blocked", "modules"),
     [
-        (GPU_PACKAGES, ("mktune", "mktune.cli.app", "mktune.runtime", "mktune.store", "mktune.search")),
-        (GPU_PACKAGES + TUNING_PACKAGES, ("mktune", "mktune.runtime")),
+        (GPU_PACKAGES, [name for name in EVERY_MODULE if name != "mktune.__main__"]),
+        (GPU_PACKAGES + TUNING_PACKAGES + STORE_PACKAGES, ["mktune", "mktune.runtime", "mktune.runtime.sources"]),
+        (GPU_PACKAGES + TUNING_PACKAGES + STORE_PACKAGES, ["mktune.runtime.replay"]),
     ],
-    ids=["core install", "runtime"],
+    ids=["core install", "looking up", "loading"],
 )
-def test_imports_without(blocked: tuple[str, ...], modules: tuple[str, ...]) -> None:
+def test_imports_without(blocked: tuple[str, ...], modules: list[str]) -> None:
     command = [sys.executable, "-c", BLOCKED_IMPORT, ",".join(blocked), ",".join(modules)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
+
+
+def test_every_module_is_looked_at() -> None:
+    assert {"mktune.plan", "mktune.cli.app", "mktune.measure.host", "mktune.executors.cuda_graph"} <= set(EVERY_MODULE)
 
 
 def test_help_loads_no_heavy_package() -> None:

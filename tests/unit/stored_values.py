@@ -93,7 +93,7 @@ def make_winner(
         builtins=(("branches+pdl", 11.0), ("serial", 12.5)),
         validated="" if backend == "sim" else "300 replays, 3 delays",
     )
-    return replace(winner, **changes)  # type: ignore[arg-type]
+    return replace(winner, **changes)
 
 
 def make_study(store: Store, name: str = "s", **changes: object) -> Study:
@@ -107,4 +107,4 @@ def make_study(store: Store, name: str = "s", **changes: object) -> Study:
         "seed": 7,
         "contract": 1,
     }
-    return store.study(name, **(values | changes))  # type: ignore[arg-type]
+    return store.study(name, **(values | changes))

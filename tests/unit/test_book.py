@@ -125,6 +125,8 @@ def test_what_is_no_size_is_an_error_also_after_the_right_answer_was_given(name:
         {"gpu": None},
         {"gpu": 1},
         {"ops": "A0"},
+        {"ops": 5},
+        {"ops": iter(())},
         {"ops": ()},
         {"ops": [1]},
         {"shape": (2, 8, 8192)},
@@ -163,6 +165,15 @@ def test_the_smallest_cover_then_the_nearest_kv() -> None:
         plan = plan_of(ask(book, m=m, kv=kv))
         assert (plan.shape.m, plan.shape.kv) == expected
     assert reason(ask(book, kv=16385)) == "shape"
+
+
+def test_a_plan_tuned_for_fewer_rows_or_less_context_gives_way_to_one_that_covers() -> None:
+    rows = [served(make_plan(16, m_range=(8, 40))), served(make_plan(64, m_range=(8, 64)))]
+    assert plan_of(ask(PlanBook.of(rows), m=24)).shape.m == 64  # 16 is nearer
+    assert plan_of(ask(PlanBook.of(rows[:1]), m=24)).shape.m == 16
+    ranges = [(4096, (8, 16384)), (65536, (8, 65536))]
+    contexts = [served(replace(make_plan(16, kv), kv_range=ends)) for kv, ends in ranges]
+    assert plan_of(ask(PlanBook.of(contexts), kv=8192)).shape.kv == 65536  # 4096 is nearer
 
 
 @given(st.integers(1, 256), st.integers(8, 20000), st.sampled_from([1, 2, 4, 8]))
@@ -269,7 +280,7 @@ def test_another_driver_is_told_not_refused() -> None:
     found = ask(SIXTEEN, gpu=replace(H200, driver="590.1", cuda="13.1"))
     assert isinstance(found, Hit)
     assert found.differs == ("driver 580.95 (here 590.1)", "CUDA 13.0 (here 13.1)")
-    assert ask(SIXTEEN, gpu=H200).differs == ()  # type: ignore[union-attr]
+    assert ask(SIXTEEN, gpu=H200).differs == ()
 
 
 def test_get_raises_with_the_reason() -> None:

@@ -197,3 +197,30 @@ def test_library_logging_is_as_before_after_a_command(
     assert ending(monkeypatch, lambda: 0) == 0
     logging.getLogger("mktune.runtime").warning("seen")
     assert "seen" in caplog.text
+
+
+def test_an_internal_error_is_told_where_no_home_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MKTUNE_CACHE_DIR", "~nobody-of-that-name/x")
+    assert ending(monkeypatch, raising(ValueError("odd"))) == 1
+    line = capsys.readouterr().err
+    log = Path(line.rpartition("traceback in ")[2].strip().rstrip(")"))
+    assert "ValueError: odd" in log.read_text()
+    log.unlink()
+
+
+def test_ctrl_c_before_the_program_is_loaded_is_one_line() -> None:
+    program = """
+        import builtins, sys
+        import mktune.cli
+        load = builtins.__import__
+        def interrupted(name, *more):
+            if name == "mktune.cli.boundary":
+                raise KeyboardInterrupt
+            return load(name, *more)
+        builtins.__import__ = interrupted
+        mktune.cli.main()
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "mktune: error: interrupted\n")

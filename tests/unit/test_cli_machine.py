@@ -8,26 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 
-from mktune.cli import boundary, doctor
+from mktune.cli import doctor
 from mktune.device import ARCHITECTURES
-from mktune.errors import CandidateError, SetupError
+from mktune.errors import CandidateError
 from mktune.trial import Status
 
-
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(index: int = 0) -> None:
-        raise SetupError("no NVIDIA driver on this machine")
-
-    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def states(text: str) -> dict[str, str]:
@@ -176,3 +164,18 @@ def test_edge_table_has_a_line_for_each_row(
     document = json.loads(out)
     assert document["gpu"] == "NVIDIA H200"
     assert document["rows"][0]["saved_us"] == 2.5
+
+
+def test_doctor_finds_a_home_that_nobody_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MKTUNE_CACHE_DIR", "~nobody-of-that-name/x")
+    out, _ = run(capsys, "doctor", "--json", code=3)
+    assert states(out)["kernel cache"] == "broken"
+
+
+@pytest.mark.parametrize("command", [["tune", "glm52_attention_prefix", "--m", "1", "--kv", "8"], ["run", "serial"]])
+@pytest.mark.parametrize("seed", ["-1", str(2**32), "9" * 30])
+def test_a_seed_out_of_range_is_wrong_input(capsys: pytest.CaptureFixture[str], command: list[str], seed: str) -> None:
+    _, err = run(capsys, *command, "--backend", "sim", "--seed", seed, code=2)
+    assert "--seed" in err

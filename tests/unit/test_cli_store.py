@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from mktune.backends.models import KNOWN
-from mktune.cli import boundary
 from mktune.graph.builtin import MODES, make_plan
 from mktune.graph.workload import workload
 from mktune.plan import Plan
@@ -67,13 +67,6 @@ def url(tmp_path: Path) -> Iterator[str]:
     assert (tmp_path / "a b" / "100%#x?.db").is_file()
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
-
-
 def parse(text: str) -> dict[str, object]:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} in JSON")
@@ -115,7 +108,7 @@ def test_leaderboard_filters(url: str, capsys: pytest.CaptureFixture[str]) -> No
     for wanted in (["--m", "16"], ["--kv", "8192,4096"], ["--ops", "B0,A0"], ["--gpu", "nvidia_h200"], [WORKLOAD.name]):
         out, _ = run(capsys, "leaderboard", *wanted, "--store", url, "--json")
         assert len(parse(out)["rows"]) == 2
-    for other in (["--m", "1"], ["--kv", "1"], ["--ops", "A0"], ["--gpu", "NVIDIA H20"], ["other"]):
+    for other in (["--m", "1"], ["--kv", "1"], ["--ops", "A0"], ["--gpu", "NVIDIA H20"]):
         out, _ = run(capsys, "leaderboard", *other, "--store", url, "--json", code=5)
         assert "error" in parse(out)
 
@@ -213,7 +206,7 @@ def test_export_of_nothing_writes_no_file(url: str, tmp_path: Path, capsys: pyte
         (lambda text: text + text, "more than one document"),
         (lambda text: text.replace("{\n", "{\n<<<<<<< HEAD\n", 1), "plans.json:2:1"),
         (lambda text: text[: len(text) // 2], "plans.json:"),
-        (lambda text: "", "plans.json:1:1"),
+        (lambda text: "", "plans.json is empty"),
         (lambda text: "\0" * 4096, "plans.json:1:1"),
         (lambda text: text.replace('"schema": 1', '"schema": 99'), "newer mktune"),
         (lambda text: text.replace("15.0", "NaN", 1), "NaN"),
@@ -303,3 +296,34 @@ def test_lookup_by_alias(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run(capsys, *question, "--gpu", "NVIDIA H200 NVL", "--alias", "NVIDIA H200 NVL=NVIDIA H200")
     assert "alias" in out
     run(capsys, *question, "--gpu", "NVIDIA H20", "--alias", "nonsense", code=2)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["leaderboard", "nope"], "unknown workload 'nope'"),
+        (["leaderboard", "--ops", "A0,Z9"], "unknown op 'Z9'"),
+        (["leaderboard", "--m", "0"], "M = 0 is out of range"),
+        (["leaderboard", "--m", "16,257"], "M = 257 is out of range"),
+        (["leaderboard", "--kv", "131073"], "KV = 131073 is out of range"),
+        (["export", "nope"], "unknown workload 'nope'"),
+        (["export", WORKLOAD.name, "--ops", "Z9"], "unknown op 'Z9'"),
+    ],
+)
+def test_filters_that_name_nothing_are_wrong_input(
+    url: str, capsys: pytest.CaptureFixture[str], args: list[str], words: str
+) -> None:
+    _, err = run(capsys, *args, "--store", url, code=2)
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_filters_that_match_nothing_are_no_wrong_input(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "leaderboard", "--ops", "D0", "--store", url, code=5)
+    run(capsys, "leaderboard", "--m", "17", "--store", url, code=5)
+    run(capsys, "export", WORKLOAD.name, "--ops", "D0", "--store", url, code=5)
+
+
+def test_a_plan_file_without_an_end_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = run(capsys, "show", "/dev/zero", code=2)
+    assert "larger than" in err

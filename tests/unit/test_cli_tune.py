@@ -12,28 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 
-from mktune.cli import boundary
-from mktune.errors import SetupError
 from mktune.store import Store
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 WORKLOAD = "glm52_attention_prefix"
 SIM = ["tune", WORKLOAD, "--ops", "A0,B0", "--backend", "sim", "--sampler", "random"]
-
-
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(index: int = 0) -> None:
-        raise SetupError("no NVIDIA driver on this machine")
-
-    monkeypatch.setattr("mktune.executors.discovery.find_device", absent)
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert boundary.run(args) == code, capsys.readouterr().err
-    streams = capsys.readouterr()
-    return streams.out, streams.err
 
 
 def test_grid_stores_a_winner_for_each_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,3 +188,22 @@ def test_interrupted_study_keeps_its_trials_and_goes_on(
     cell = json.loads(out)["cells"][0]
     assert (cell["resumed"], cell["trials"]) == (kept, kept + 3)
     assert cell["stored"]
+
+
+@pytest.mark.parametrize("more", [[], ["--study", "s", "--resume"]], ids=["made names", "one study"])
+def test_tunes_that_start_at_once_on_an_empty_store_all_end_well(tmp_path: Path, more: list[str]) -> None:
+    place = tmp_path / "x.db"
+    question = [*SIM, "--m", "16", "--kv", "8192", "--trials", "3", "--store", str(place), *more]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "mktune", *question], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(5)
+    ]
+    errors = [process.communicate(timeout=120)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * 5, errors
+    with Store.open(place, write=False) as store:
+        studies = store.studies()
+        assert len(studies) == (1 if more else 5)
+        for study in studies:
+            numbers = [trial.number for trial in store.trials(study)]
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) >= 3

@@ -6,9 +6,9 @@ from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
 from mktune.executors import cuda_graph
 from mktune.executors.buffers import Buffers, Poison, Span, merge
-from mktune.executors.cuda_graph import CudaGraph, all_full, compiled_for, specs_of, with_priorities
+from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.launch import BufferArg, CompiledKernel, KernelSpec, Launch, ScalarArg
-from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.lowering.kernel_graph import Edge, KernelGraph, all_full, specs_of, with_priorities
 
 pytest.importorskip("cuda.bindings.driver")
 

@@ -1,6 +1,7 @@
 """The reference executor, and what a plan says of tensors that it cannot run on."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +84,31 @@ def test_counters_start_at_zero_and_are_known_by_name():
 def test_a_tensor_that_does_not_fit_is_named_with_what_is_wrong(tensors, name, change, message):
     with pytest.raises(InputError, match=message):
         check_tensors(GRAPH, SHAPE, {name: change(tensors[name])}, 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "index", "address", "message"),
+    [
+        ("cuda:0", 0, 0x7F0000000010, None),
+        ("cuda:0", 0, 0x7F0000000008, "does not start at a multiple of 16 bytes"),
+        ("cuda:1", 0, 0x7F0000000010, "is on cuda:1, not on cuda:0"),
+        ("cuda:1", 1, 0x7F0000000010, None),
+    ],
+)
+def test_a_tensor_must_be_on_the_gpu_and_aligned(tensors, device, index, address, message):
+    x = tensors["x"]
+    placed = SimpleNamespace(
+        dtype=x.dtype,
+        shape=x.shape,
+        device=torch.device(device),
+        is_contiguous=lambda: True,
+        data_ptr=lambda: address,
+    )
+    if message is None:
+        check_tensors(GRAPH, SHAPE, {"x": placed}, index)
+    else:
+        with pytest.raises(InputError, match=f"'x' {message}"):
+            check_tensors(GRAPH, SHAPE, {"x": placed}, index)
 
 
 def test_an_unknown_tensor_is_named(tensors):

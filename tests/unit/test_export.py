@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,26 @@ def test_strict_json_reads_or_refuses_any_text(text: str) -> None:
         strict_json.loads(text, "x")
     except InputError as error:
         assert str(error).startswith("x:")  # noqa: PT017
+
+
+def test_a_file_without_an_end_is_refused_soon() -> None:
+    start = time.monotonic()
+    with pytest.raises(InputError, match="larger than 64 MiB"):
+        read_bundle(Path("/dev/zero"))
+    with pytest.raises(InputError, match="is empty"):
+        read_bundle(Path("/dev/null"))
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("name", [".", "/"])
+def test_a_folder_is_no_file_to_export_to(name: str) -> None:
+    with pytest.raises(InputError, match="give the name of a file"):
+        write_bundle(Path(name), WINNERS)
+
+
+@pytest.mark.parametrize("field", ["ratio", "noise_floor"])
+def test_a_whole_number_beyond_every_float_is_refused(field: str) -> None:
+    data = json.loads(TEXT)
+    data["winners"][0][field] = 10**400
+    with pytest.raises(InputError, match=rf"{field} must be a number"):
+        parse_bundle(json.dumps(data), "p.json")

@@ -14,7 +14,7 @@ from mktune.lowering.graph import graph_key, lower, lowered_id, plan_edges, redu
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.plan import KernelPlan, OpPlan, Plan
 from tests.oracle.graphs import random_graph
-from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, random_plan
+from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, lowered, place, random_plan, with_edges
 
 DATA = (
     "A0->B0p A0->B1p A0->C0 B0f->D0 B0f->D1p B0p->B0f B1f->E1 B1p->B1f C0->D1f D0->D2 D1f->E1 D1p->D1f".split()  # noqa: SIM905
@@ -25,24 +25,8 @@ def builtin(mode: str, ops: tuple[str, ...] = WORKLOAD.ops) -> Plan:
     return make_plan(WORKLOAD, ops, SHAPE, H200.arch, mode)
 
 
-def lowered(plan: Plan) -> KernelGraph:
-    return lower(plan, WORKLOAD.subgraph(plan.op_names), SHAPE)
-
-
 def arrows(graph: KernelGraph, kind: str | None = None) -> list[str]:
     return sorted(f"{edge.source}->{edge.target}" for edge in graph.edges if kind in (None, edge.kind))
-
-
-def place(plan: Plan, **kernels: dict[str, object]) -> Plan:
-    """The plan with fields of some kernels changed, streams left as they are given."""
-    changed = {name: replace(plan.kernel[name], **fields) for name, fields in kernels.items()}
-    return replace(plan, kernels=tuple({**plan.kernel, **changed}.items()))
-
-
-def with_edges(plan: Plan, **kinds: str) -> Plan:
-    """The plan with the kinds of some edges changed: B0f_D0="full"."""
-    changed = {tuple(name.split("_")): kind for name, kind in kinds.items()}
-    return replace(plan, edges=tuple({**plan.edge, **changed}.items()))  # type: ignore[arg-type]
 
 
 def test_one_stream_of_full_edges_is_one_chain() -> None:

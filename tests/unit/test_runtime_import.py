@@ -69,5 +69,5 @@ def test_an_unknown_name_is_an_attribute_error_and_load_is_lazy() -> None:
     import mktune.runtime
 
     with pytest.raises(AttributeError, match="nothing"):
-        _ = mktune.runtime.nothing  # type: ignore[attr-defined]
+        _ = mktune.runtime.nothing
     assert "mktune.runtime.replay" not in _loaded("import mktune.runtime")

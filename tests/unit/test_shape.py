@@ -33,19 +33,19 @@ def test_the_articles_case() -> None:
 @pytest.mark.parametrize("m", [0, -1, MAX_M + 1, 2**40, True, 8.0, "8", None])
 def test_m_that_is_no_row_count_is_refused(m: object) -> None:
     with pytest.raises(InputError, match="M = "):
-        Shape.from_m(m, 8192)  # type: ignore[arg-type]
+        Shape.from_m(m, 8192)
 
 
 @pytest.mark.parametrize("kv", [0, -1, MAX_KV + 1, True, 8192.0, "8192", None])
 def test_kv_that_is_no_capacity_is_refused(kv: object) -> None:
     with pytest.raises(InputError):
-        Shape.from_m(8, kv)  # type: ignore[arg-type]
+        Shape.from_m(8, kv)
 
 
 @pytest.mark.parametrize("tokens", [0, -8, 3, 32, True, 8.0, "8"])
 def test_tokens_per_request_must_divide_m(tokens: object) -> None:
     with pytest.raises(InputError, match="must divide M = 16"):
-        Shape.from_m(16, 8192, tokens)  # type: ignore[arg-type]
+        Shape.from_m(16, 8192, tokens)
 
 
 def test_tokens_per_request_do_not_exceed_kv() -> None:

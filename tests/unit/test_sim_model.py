@@ -19,7 +19,7 @@ def kernel(name: str, megabytes: float = 8.4, **changes: object) -> SimKernel:
     cold = megabytes * 1e6
     ring = min(cold, SMS * 6 * 16384.0)
     made = SimKernel(name, SMS, 2, cold, ring, 0.0, 1, 0.0, 0.0, "entry", "exit")
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def chain_us(megabytes: float, kind: str, gdc: str, trigger: str, length: int = 16) -> float:

@@ -232,3 +232,39 @@ def test_the_type_of_a_file_system_is_that_of_the_innermost_mount(
     assert filesystem.filesystem_type(tmp_path / "with blank" / "x.db") == "xfs"
     monkeypatch.setattr(filesystem, "_MOUNTS", tmp_path / "none")
     assert filesystem.filesystem_type(tmp_path) == ""
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM mktune_alembic_version", "DROP TABLE mktune_alembic_version"])
+def test_tables_of_an_unknown_version_are_left_alone(tmp_path: Path, statement: str) -> None:
+    path = _filled(tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="holds a table mktune_devices, but is not a store of mktune") as caught:
+        Store.open(path)
+    _message(caught)
+
+
+@pytest.mark.parametrize(
+    "damage", ["plan = '{'", "status = 'nonsense'", "seconds = 'x'", "seconds = '[1, 2]'", "plan = ''"]
+)
+def test_a_damaged_trial_is_the_fault_of_the_store(tmp_path: Path, damage: str) -> None:
+    path = _filled(tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE mktune_trials SET {damage}")
+    connection.commit()
+    connection.close()
+    with Store.open(path, write=False) as store:
+        study = store.find_study("s")
+        with pytest.raises(StoreError, match="damaged trial") as caught:
+            store.trials(study)
+        _message(caught)
+        if damage.startswith("plan"):
+            with pytest.raises(StoreError, match="damaged plan"):
+                store.leaderboard()
+
+
+def test_a_seed_that_no_column_holds_is_an_input_error(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store, pytest.raises(InputError, match="does not fit 64 bits"):
+        make_study(store, seed=2**63)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from stored_values import make_study, make_trial, make_winner
 
+from mktune import knobs
 from mktune.errors import InputError, NothingFoundError, SetupError, StoreError
 from mktune.location import StoreLocation
 from mktune.runtime import PlanBook
@@ -64,7 +66,6 @@ def test_what_is_no_store_is_refused(text: str) -> None:
     "url",
     [
         "postgresql://me:s3cr3t@host/db",
-        "postgres://me:s3c@r3t@host/db",
         "postgresql+psycopg://me:s3cr3t@host/db?sslmode=require",
         "postgresql://host/db?user=me&password=s3cr3t",
     ],
@@ -95,3 +96,34 @@ def test_a_store_for_reading_cannot_be_written(tmp_path: Path) -> None:
     Store.open(tmp_path / "x.db").close()
     with Store.open(tmp_path / "x.db", write=False) as store, pytest.raises(StoreError, match="reading only"):
         make_study(store)
+
+
+def test_a_url_that_can_be_cut_in_two_ways_is_refused_without_showing_any_of_it() -> None:
+    with pytest.raises(InputError, match="%40") as caught:
+        StoreLocation.parse("postgres://me:s3c@r3t@host/db")
+    assert not re.search("me|s3c|r3t|host", str(caught.value).replace("name", ""))
+
+
+def test_a_path_too_long_for_any_file_system_is_no_crash(tmp_path: Path) -> None:
+    place = StoreLocation.parse(str(tmp_path / ("x" * 300))).path
+    assert place is not None
+    with pytest.raises(StoreError, match="File name too long"):
+        Store.open(place, write=False)
+    with pytest.raises(InputError, match="cannot write the store"):
+        Store.open(place)
+
+
+@pytest.mark.parametrize("variable", ["MKTUNE_HOME", "MKTUNE_CACHE_DIR"])
+def test_a_home_that_nobody_has_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "~nobody-of-that-name/x")
+    with pytest.raises(InputError, match=variable):
+        knobs.home() if variable == "MKTUNE_HOME" else knobs.cache_dir()
+
+
+def test_relative_folders_of_the_desktop_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MKTUNE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", "here")
+    assert knobs.home() == tmp_path / ".local/share/mktune"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert knobs.home() == tmp_path / "data" / "mktune"

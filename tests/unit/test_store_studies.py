@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,3 +149,17 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.studies()
+
+
+def test_resume_that_may_start_makes_the_study_once(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        first = make_study(store, resume=True, start=True)
+        assert make_study(store, resume=True, start=True) == first
+        assert store.studies() == [first]
+
+
+def test_of_threads_that_ask_for_one_study_one_makes_it_and_the_others_go_on(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store, ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: make_study(store, resume=True, start=True), range(16)))
+        assert len(set(made)) == 1
+        assert store.studies() == made[:1]

@@ -33,7 +33,7 @@ def test_threads_share_a_store_until_it_is_closed(tmp_path: Path) -> None:
 
     def run(work: object) -> None:
         try:
-            work()  # type: ignore[operator]
+            work()
         except StoreError as error:
             if "closed" not in str(error):
                 wrong.append(error)

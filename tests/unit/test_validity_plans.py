@@ -11,7 +11,6 @@ import pytest
 from mktune.access import Access, KernelFacts
 from mktune.device import Device
 from mktune.graph.builtin import MODES, make_plan
-from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
@@ -20,7 +19,7 @@ from mktune.validity.hazards import hazards
 from mktune.validity.waits import unheld
 from tests.benchmarks.validity_rate import measure
 from tests.oracle.events import race
-from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, random_plan
+from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, lowered, place, random_plan, with_edges
 
 B300 = Device("NVIDIA B300", "sm_103a", 148, 232448, 126 << 20, 8e12)
 AB = ("A0", "B0")
@@ -28,16 +27,6 @@ AB = ("A0", "B0")
 
 def builtin(mode: str, ops: tuple[str, ...] | None = None, **configs: OpPlan) -> Plan:
     return make_plan(WORKLOAD, ops, SHAPE, H200.arch, mode, configs)
-
-
-def place(plan: Plan, **kernels: dict[str, object]) -> Plan:
-    changed = {name: replace(plan.kernel[name], **fields) for name, fields in kernels.items()}
-    return replace(plan, kernels=tuple({**plan.kernel, **changed}.items()))
-
-
-def with_edges(plan: Plan, **kinds: str) -> Plan:
-    changed = {tuple(name.split("_")): kind for name, kind in kinds.items()}
-    return replace(plan, edges=tuple({**plan.edge, **changed}.items()))  # type: ignore[arg-type]
 
 
 def configured(op: str, **fields: int | str) -> OpPlan:
@@ -50,10 +39,6 @@ def article() -> Plan:
     configs = {"B0": configured("B0", split_k=4), "B1": configured("B1", split_k=8), "D1": configured("D1", split_k=4)}
     plan = builtin("branches+pdl", None, **configs)
     return place(plan, **{name: {"trigger": "start"} for name in plan.order})
-
-
-def lowered(plan: Plan) -> KernelGraph:
-    return lower(plan, WORKLOAD.subgraph(plan.op_names), SHAPE)
 
 
 def renamed(graph: KernelGraph, **owners: str) -> KernelGraph:

@@ -137,8 +137,16 @@ def test_close_may_be_called_twice_and_ends_the_process(worker):
         os.kill(pid, 0)
 
 
+def test_ctrl_c_is_the_parents_to_answer(worker):
+    pid = worker.ask({"do": "greet"}, 20)["pid"]
+    os.kill(pid, signal.SIGINT)  # a terminal sends it to every process of the group
+    assert worker.ask({"do": "greet"}, 20)["pid"] == pid
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="parents' deaths are told on Linux")
-def test_the_process_dies_with_a_parent_that_is_killed():
+@pytest.mark.parametrize("while_it", ["waits", "hangs"])
+def test_the_process_dies_with_a_parent_that_is_killed(while_it):
+    hang = "worker._send({'do': 'hang'})" if while_it == "hangs" else "pass"
     program = (
         "import os, sys, signal\n"
         f"sys.path[:0] = {sys.path!r}\n"
@@ -146,6 +154,7 @@ def test_the_process_dies_with_a_parent_that_is_killed():
         "if __name__ == '__main__':\n"
         f"    worker = Worker({HOST!r}, {{}})\n"
         "    print(worker.ask({'do': 'greet'}, 20)['pid'], flush=True)\n"
+        f"    {hang}\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Launch of A0 (kernels/standalone/add_rmsnorm_quant.cu): one CTA per row."""
+"""Launch of A0 (kernels/standalone/add_rmsnorm_quant.cu): one CTA per row, or several where rows are few."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         *(BufferArg(port) for port in ("residual_out", "h", "h_q", "h_s")),
         ScalarArg(shape.m),
     )
-    parameters = (threads, *placement(kernels[0], prefetches=False))
+    parts = _parts(shape, device)
+    parameters = (threads, parts, *placement(kernels[0], prefetches=False))
     spec = instance("standalone/add_rmsnorm_quant.cu", "add_rmsnorm_quant", parameters, args)
-    return (Launch(spec, (shape.m, 1, 1), threads, 0, args),)
+    return (Launch(spec, (shape.m, parts, 1), threads, 0, args),)
+
+
+def _parts(shape: Shape, device: Device) -> int:
+    """CTAs that share a row: as many as leave at least half of the SMs to other kernels."""
+    return next(parts for parts in (4, 2, 1) if parts == 1 or 2 * shape.m * parts <= device.sms)
 
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from mktune.graph.tensors import round_up
 from mktune.launch import Arg, BufferArg, ScalarArg, TensorMapArg
 from mktune.ops.dimensions import GROUP
-from mktune.ops.gemm import STEP_BYTES, GemmConfig, Problem
+from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
 from mktune.plan import OpPlan
 from mktune.shape import Shape
 
 _IMPLS = {"wgmma": "mktune::Mma::kWgmma", "mma_sync": "mktune::Mma::kMmaSync"}
-_BARRIERS = 3  # of a stage: weights full, activations full, empty
-_ALIGN = 128  # of what lies behind the ring
-_FLAG_BYTES = 16  # behind everything, for finalizer = last_arriver
 
 
 def template_parameters(plan: OpPlan) -> tuple[int | str, ...]:
@@ -25,23 +23,22 @@ def grid(config: GemmConfig, problem: Problem, shape: Shape) -> tuple[int, int, 
     return (*config.tiles(problem, shape), config.split_k)
 
 
-def smem_bytes(config: GemmConfig) -> int:
-    """Dynamic shared memory of one CTA: `BlockFp8Gemm::kBytes` and the last arriver's flag."""
-    stage = STEP_BYTES * (config.block_n + config.block_m) + 4 * config.block_m + 8 * _BARRIERS
-    ring = -(-config.stages * stage // _ALIGN) * _ALIGN
-    exchange = 4 * config.block_m * config.block_n if config.splits_steps else 0
-    return ring + exchange + (_FLAG_BYTES if config.finalizer == "last_arriver" else 0)
-
-
 def operands(
     config: GemmConfig, problem: Problem, shape: Shape, weights: tuple[str, str], activations: tuple[str, str]
 ) -> tuple[Arg, ...]:
-    """The first four parameters: both tensor maps, then both scales. Each pair names values and scales."""
+    """The first four parameters: maps of weights and activations, the weights' scales, a map of the activations'.
+
+    Each pair names values and scales.
+    """
+    padded = round_up(shape.m, 4)
+    groups = problem.groups // config.split_k
     return (
         _rows(weights[0], problem.n, problem.k, config.block_n, constant=True),
         _rows(activations[0], shape.m, problem.k, config.block_m, constant=False),
         BufferArg(weights[1], constant=True),
-        BufferArg(activations[1]),
+        TensorMapArg(
+            activations[1], "f32", (padded, problem.groups), (4 * padded,), (config.block_m, groups), swizzle=0, l2=0
+        ),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg
-from mktune.ops.gemm import GemmConfig
-from mktune.ops.launch.block_fp8 import grid, l2_groups, operands, smem_bytes, template_parameters
+from mktune.ops.gemm_tiles import GemmConfig
+from mktune.ops.launch.block_fp8 import grid, l2_groups, operands, template_parameters
 from mktune.ops.launch.description import instance, placement
 from mktune.ops.qkv_a import QkvA
 from mktune.plan import KernelPlan, OpPlan
@@ -26,7 +26,8 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of kernel `suffix` ("p" or "f")."""
-    return smem_bytes(GemmConfig.of(plan)) if suffix == "p" else 0
+    config = GemmConfig.of(plan)
+    return config.smem_bytes(QkvA.problem.groups // config.split_k) if suffix == "p" else 0
 
 
 def _gemm(plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from mktune.errors import CandidateError
-from mktune.measure.span import Budget, check_finite, check_span, screen
+from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.trial import Status
 
 
@@ -22,7 +22,7 @@ class FakePlan:
         return [self._span * (1 + abs(self._draw.gauss(0, self._noise))) for _ in range(count)]
 
 
-BUDGET = Budget(warmup=2, batch=10, least=10, launches=200, seconds=60)
+BUDGET = ScreeningBudget(warmup=2, batch=10, least=10, launches=200, seconds=60)
 
 
 def test_a_clearly_slower_plan_is_dropped_after_one_batch():
@@ -69,15 +69,18 @@ def test_without_an_incumbent_sampling_stops_at_the_resolution():
 
 
 def test_a_plan_that_stays_gets_its_least_number_of_launches():
-    found = screen(FakePlan(9.0), 12.0, Budget(batch=10, least=60))
+    found = screen(FakePlan(9.0), 12.0, ScreeningBudget(batch=10, least=60))
     assert len(found.samples) == 60
-    assert len(screen(FakePlan(20.0), 12.0, Budget(batch=10, least=60)).samples) == 10
+    assert len(screen(FakePlan(20.0), 12.0, ScreeningBudget(batch=10, least=60)).samples) == 10
 
 
 def test_time_ends_a_screening_too():
     now = iter(range(100))
     found = screen(
-        FakePlan(12.0, noise=0.02), None, Budget(batch=10, least=10, launches=10_000, seconds=5), lambda: next(now)
+        FakePlan(12.0, noise=0.02),
+        None,
+        ScreeningBudget(batch=10, least=10, launches=10_000, seconds=5),
+        lambda: next(now),
     )
     assert len(found.samples) == 50
 

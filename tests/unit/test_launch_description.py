@@ -1,0 +1,72 @@
+"""Launches name ports, say which parameters are constant, and refuse what has no kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from mktune.device import Device
+from mktune.errors import InputError, SetupError
+from mktune.launch import BufferArg, TensorMapArg
+from mktune.ops.launch import dynamic_smem, launches_for, with_defines
+from mktune.ops.registry import all_ops
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+H200 = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12)
+PLAIN = KernelPlan()
+
+
+def b0(**fields: int | str) -> OpPlan:
+    default = all_ops()["qkv_a"].default("sm_90a")
+    return OpPlan.of(default.impl, {**dict(default.config), **fields})
+
+
+@pytest.mark.parametrize("fields", [{}, {"split_k": 1}, {"finalizer": "last_arriver"}])
+def test_a_launch_uses_exactly_the_buffers_of_the_ops_facts(fields: dict[str, int | str]) -> None:
+    op, plan = all_ops()["qkv_a"], b0(**fields)
+    kernels = (PLAIN,) * len(op.kernels(plan))
+    found = launches_for("qkv_a", plan, kernels, Shape.from_m(16, 8192), H200)
+    for launch, facts in zip(found, op.facts(plan, kernels), strict=True):
+        named = {arg.buffer for arg in launch.args if isinstance(arg, BufferArg | TensorMapArg)}
+        assert named == {access.buffer for access in facts.accesses}
+        written = {access.buffer for access in facts.accesses if access.writes}
+        constant = {arg.buffer for arg in launch.args if isinstance(arg, BufferArg | TensorMapArg) and arg.constant}
+        assert constant == named & set(op.weights)
+        assert not constant & written
+
+
+def test_grids_cover_every_row_and_the_half_tile_at_the_end() -> None:
+    gemm, finalizer = launches_for(
+        "qkv_a", b0(block_m=16, block_n=128, split_k=6), (PLAIN, PLAIN), Shape.from_m(17, 8192), H200
+    )
+    assert gemm.grid == (2, 21, 6)
+    assert finalizer.grid == (17, 1, 1)
+    assert gemm.smem == dynamic_smem("qkv_a", b0(block_m=16, block_n=128, split_k=6), "p")
+
+
+@pytest.mark.parametrize(("m", "parts"), [(1, 4), (16, 4), (17, 2), (33, 2), (34, 1), (256, 1)])
+def test_few_rows_are_shared_by_several_ctas(m: int, parts: int) -> None:
+    plan = all_ops()["add_rmsnorm_quant"].default("sm_90a")
+    (launch,) = launches_for("add_rmsnorm_quant", plan, (PLAIN,), Shape.from_m(m, 8192), H200)
+    assert launch.grid == (m, parts, 1)
+    assert launch.kernel.name_expression.startswith(f"mktune::add_rmsnorm_quant<384, {parts}, ")
+
+
+def test_ops_without_kernels_say_what_to_choose() -> None:
+    with pytest.raises(SetupError, match=r"main_q .* no CUDA kernel yet; choose --ops A0,B0"):
+        launches_for("main_q", OpPlan.of("wgmma", {}), (PLAIN,), Shape.from_m(16, 8192), H200)
+
+
+def test_a_kernel_without_weights_prefetches_nothing() -> None:
+    plan = all_ops()["add_rmsnorm_quant"].default("sm_90a")
+    with pytest.raises(InputError, match="no weights to prefetch"):
+        launches_for("add_rmsnorm_quant", plan, (KernelPlan(gdc="prefetch"),), Shape.from_m(16, 8192), H200)
+
+
+def test_macros_are_part_of_the_kernel() -> None:
+    plan = all_ops()["add_rmsnorm_quant"].default("sm_90a")
+    (launch,) = launches_for("add_rmsnorm_quant", plan, (PLAIN,), Shape.from_m(16, 8192), H200)
+    delayed = with_defines(launch, {"MKTUNE_DELAY_NS": "20000"})
+    assert delayed.kernel.defines == (("MKTUNE_DELAY_NS", "20000"),)
+    assert delayed.kernel != launch.kernel
+    assert (delayed.grid, delayed.args) == (launch.grid, launch.args)
