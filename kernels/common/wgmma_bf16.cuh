@@ -1,6 +1,6 @@
-// wgmma (sm_90a): D[64 weight rows][tokens] += weights · activationsᵀ over 16 values of K, bf16 in, fp32 out. Accumulators as
-// in wgmma.cuh; descriptors too: a weight tile whose rows are K (N contiguous, 64 of them in 128 bytes) has the same 1024
-// bytes between its groups of 8 rows, and is read transposed.
+// wgmma (sm_90a): D[64 weight rows][tokens] += weights · activationsᵀ over 16 values of K, bf16 in, fp32 out.
+// Accumulators as in wgmma.cuh; descriptors too: a weight tile whose rows are K (N contiguous, 64 of them in 128 bytes)
+// has the same 1024 bytes between its groups of 8 rows, and is read transposed.
 #pragma once
 #include "common/wgmma.cuh"
 

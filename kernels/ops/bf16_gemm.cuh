@@ -1,8 +1,8 @@
-// bf16 GEMM: y[m, n] = Σ_k a[m, k] · w[n, k], one tile of block_m tokens × block_n columns over some steps of 64 values of K,
-// as roles that the caller gives threads, a ring and coordinates.
+// bf16 GEMM: y[m, n] = Σ_k a[m, k] · w[n, k], one tile of block_m tokens × block_n columns over some steps of 64 values
+// of K, as roles that the caller gives threads, a ring and coordinates.
 //
-// Weights are the 64-row operand and tokens the narrow one, so that few tokens waste little of the tensor cores. Sums stay
-// in fp32 registers. Weights may lie in memory as [n][k] (Major::kK) or as [k][n] (Major::kN).
+// Weights are the 64-row operand and tokens the narrow one, so that few tokens waste little of the tensor cores. Sums
+// stay in fp32 registers. Weights may lie in memory as [n][k] (Major::kK) or as [k][n] (Major::kN).
 //
 //   load_weights      one thread; touches constants only, so it may run before the wait
 //   load_activations  one thread; behind the wait
@@ -17,8 +17,9 @@ namespace mktune {
 
 constexpr int kBf16Step = 64;  // values of K in a stage: 128 bytes, one swizzle atom
 
-// A stage holds weights [block_n][64] or [block_n / 64][64][64], and activations [block_m][64], with a barrier each, since
-// weights may arrive long before the activations. Roles count steps since the ring was initialised, and run on over tiles.
+// A stage holds weights [block_n][64] or [block_n / 64][64][64], and activations [block_m][64], with a barrier each,
+// since weights may arrive long before the activations. Roles count steps since the ring was initialised, and run on
+// over tiles.
 template <int kBlockM, int kBlockN, int kStages, int kWarps>
 struct Bf16Ring {
   static constexpr int kStageCount = kStages;
@@ -56,7 +57,8 @@ struct Bf16Ring {
 
 MKTUNE_DEVICE void mma_sync_m16n8k16(float (&d)[4], uint4 a, u32 b0, u32 b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
@@ -98,8 +100,9 @@ struct Bf16Gemm {
     int steps;
   };
 
-  // ---- loaders: steps `from` … `to` - 1 of the tile, whose step 0 is step `item` of the ring ------------------------------
-  static MKTUNE_DEVICE void load_weights(Ring ring, u32 item, const TensorMap& weights, const Tile& tile, int from, int to) {
+  // ---- loaders: steps `from` … `to` - 1 of the tile, whose step 0 is step `item` of the ring ------------------------
+  static MKTUNE_DEVICE void load_weights(Ring ring, u32 item, const TensorMap& weights, const Tile& tile, int from,
+                                         int to) {
     for (int i = from; i < to; ++i) {
       const int stage = wait_empty(ring, item + i);
       mbarrier_expect(ring.weights_full(stage), Ring::kWeightBytes);
@@ -126,10 +129,10 @@ struct Bf16Gemm {
 
   // ---- consumers ---------------------------------------------------------------------------------------------------
   // Sums the tile. With two warpgroups that split the steps, the first one's threads hold the result; else each
-  // warpgroup holds its own columns. `thread` counts the consumers from 0. `exchange` is shared memory; the caller syncs
-  // the consumers before it is used again for the next tile.
-  static MKTUNE_DEVICE void consume(Ring ring, u32 item, const Tile& tile, Accumulator& sum, int thread, float* exchange,
-                                    int barrier) {
+  // warpgroup holds its own columns. `thread` counts the consumers from 0. `exchange` is shared memory; the caller
+  // syncs the consumers before it is used again for the next tile.
+  static MKTUNE_DEVICE void consume(Ring ring, u32 item, const Tile& tile, Accumulator& sum, int thread,
+                                    float* exchange, int barrier) {
     const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);  // uniform for the compiler
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
@@ -149,8 +152,8 @@ struct Bf16Gemm {
   static MKTUNE_DEVICE bool has_sums(int thread) { return !kSplitsSteps || thread < 128; }
   static MKTUNE_DEVICE int part(int thread, int half) { return (kSplitsSteps ? 0 : thread / 128 * kHalves) + half; }
 
-  // Calls visit(column, token, value) for each element this thread holds: column 0 … block_n - 1, token 0 … block_m - 1.
-  // In one call of a warp, eight neighbouring columns go to each of four tokens.
+  // Calls visit(column, token, value) for each element this thread holds: column 0 … block_n - 1, token 0 … block_m -
+  // 1. In one call of a warp, eight neighbouring columns go to each of four tokens.
   template <class Visit>
   static MKTUNE_DEVICE void for_each(const Accumulator& sum, int thread, Visit visit) {
     if (!has_sums(thread)) return;
@@ -180,7 +183,8 @@ struct Bf16Gemm {
     }
   }
 
-  // The stage of a step, free to be filled. The first round finds an empty ring, whose barriers may just have been set up.
+  // The stage of a step, free to be filled. The first round finds an empty ring, whose barriers may just have been set
+  // up.
   static MKTUNE_DEVICE int wait_empty(Ring ring, u32 step) {
     const int stage = Ring::stage(step);
     if (step >= kStages) mbarrier_wait(ring.empty(stage), Ring::phase(step) ^ 1);

@@ -17,8 +17,9 @@ MKTUNE_DEVICE void store_gate(const typename Gemm::Accumulator& sum, int m, floa
   });
 }
 
-// The last split of a tile to arrive adds the splits up, in their order, so that the result does not depend on which one
-// was last. Run by all consumers of the tile; `flag` is one word of shared memory. The counter wraps to zero by itself.
+// The last split of a tile to arrive adds the splits up, in their order, so that the result does not depend on which
+// one was last. Run by all consumers of the tile; `flag` is one word of shared memory. The counter wraps to zero by
+// itself.
 template <class Gemm, int kSplitK>
 struct HeadGateSplits {
   static constexpr int kUnits = HeadGate::kN / 4;  // of a row: four neighbours each

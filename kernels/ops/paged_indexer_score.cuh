@@ -1,5 +1,6 @@
-// E1: logits[m, t] = ks[t] · Σ_h w[m, h] · relu(qi[m, h] · k[t]) for t < context_len[m], keys in pages of 64 tokens. One tile
-// is block_q tokens of one request against some pages of it, as roles that the caller gives threads and shared memory.
+// E1: logits[m, t] = ks[t] · Σ_h w[m, h] · relu(qi[m, h] · k[t]) for t < context_len[m], keys in pages of 64 tokens.
+// One tile is block_q tokens of one request against some pages of it, as roles that the caller gives threads and shared
+// memory.
 //
 // The keys of a page are the 64-row operand, 32 heads of up to 4 tokens the other one (a "unit"): one page is read once
 // for all tokens. With wgmma the tensor cores work on the next unit while the weighted sums of the last one are made.
@@ -28,8 +29,8 @@ struct PagedIndexerScore {
   static_assert(kMma != Mma::kWgmma || MKTUNE_HAS_WGMMA, "wgmma exists on sm_90a only");
   static_assert(kBlockQ == 1 || kBlockQ == 2 || kBlockQ == 4 || kBlockQ == 8, "block_q is 1, 2, 4 or 8");
 
-  // Shared memory: keys and queries by the 128-byte swizzle, which repeats every 1024 bytes, then scales, weights of the
-  // heads and barriers.
+  // Shared memory: keys and queries by the 128-byte swizzle, which repeats every 1024 bytes, then scales, weights of
+  // the heads and barriers.
   static constexpr int kQueriesAt = kStages * kKeyBytes;
   static constexpr int kScalesAt = kQueriesAt + kQueryBytes;
   static constexpr int kWeightsAt = kScalesAt + kStages * kScaleBytes;
@@ -74,7 +75,8 @@ struct PagedIndexerScore {
   // Pages of [first_page, first_page + most) that the tokens see. A whole warp.
   static MKTUNE_DEVICE int visible_pages(int context, int first_page, int most) {
 #pragma unroll
-    for (int step = kBlockQ / 2; step > 0; step /= 2) context = max(context, __shfl_xor_sync(0xffffffffu, context, step));
+    for (int step = kBlockQ / 2; step > 0; step /= 2)
+      context = max(context, __shfl_xor_sync(0xffffffffu, context, step));
     const int longest = __shfl_sync(0xffffffffu, context, 0);
     return min(max((longest + kPageTokens - 1) / kPageTokens - first_page, 0), most);
   }
@@ -99,7 +101,8 @@ struct PagedIndexerScore {
     }
   }
 
-  // `query_rows` is a map over [rows · 32, 128], box kBlockQ · 32. Tokens beyond `rows` arrive as zeros, without weights.
+  // `query_rows` is a map over [rows · 32, 128], box kBlockQ · 32. Tokens beyond `rows` arrive as zeros, without
+  // weights.
   MKTUNE_DEVICE void load_queries(const TensorMap& query_rows, const float* w, int m, int rows) const {
     const int weight_bytes = min(kBlockQ, rows - m) * kTokenWeightBytes;
     mbarrier_expect(queries_full(), kQueryBytes + weight_bytes);
@@ -107,7 +110,7 @@ struct PagedIndexerScore {
     copy_bytes(weights(), w + m * kHeads, weight_bytes, queries_full());
   }
 
-  // ---- score ---------------------------------------------------------------------------------------------------------
+  // ---- score --------------------------------------------------------------------------------------------------------
   // `logits` is [rows, stride], `context` what load_context gave. At least one page; begin() is called
   // before the first result is written.
   template <class Begin>
@@ -248,8 +251,8 @@ struct PagedIndexerScore {
     if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(stage));
   }
 
-  // Adds over four neighbouring lanes. At each of the two steps a lane gives half of its sums away; a last one is kept by
-  // both.
+  // Adds over four neighbouring lanes. At each of the two steps a lane gives half of its sums away; a last one is kept
+  // by both.
   static MKTUNE_DEVICE void add_lanes(float (&sum)[2 * kUnitTokens], int lane) {
 #pragma unroll
     for (int step = 2, count = 2 * kUnitTokens; step > 0; step /= 2, count /= 2) {

@@ -1,4 +1,5 @@
-// D2: for each head, q_abs = q_nope · W_UK (bf16), rounded to bf16 once, then RoPE of the head's last 64, as one row of 576.
+// D2: for each head, q_abs = q_nope · W_UK (bf16), rounded to bf16 once, then RoPE of the head's last 64, as one row of
+// 576.
 #pragma once
 #include "common/ptx.cuh"
 #include "ops/bf16_gemm.cuh"
@@ -10,8 +11,8 @@ struct QAbsorb {
   static constexpr int kN = 512, kRow = kN + kRope, kSteps = kNope / kBf16Step;
 };
 
-// RoPE of one head for kTokens tokens first, first + step, … before `end`: `q` is [rows, 64, 256], `mla_q` [rows, 64, 576].
-// kThreads threads, which `rank` counts, take two interleaved pairs at a time.
+// RoPE of one head for kTokens tokens first, first + step, … before `end`: `q` is [rows, 64, 256], `mla_q` [rows, 64,
+// 576]. kThreads threads, which `rank` counts, take two interleaved pairs at a time.
 template <int kTokens, int kThreads>
 struct QAbsorbRope {
   static constexpr int kUnits = QAbsorb::kRope / 4;
@@ -68,7 +69,8 @@ struct QAbsorbRope {
 };
 
 // Writes a tile of q_abs. Each warp turns its own 16 columns round in `staging` (shared memory, kBlockM * kBlockN * 2
-// bytes, free for all consumers), so that a token's 32 bytes leave as one sector. Fence before the copy engine writes there.
+// bytes, free for all consumers), so that a token's 32 bytes leave as one sector. Fence before the copy engine writes
+// there.
 template <class Gemm>
 struct QAbsorbStore {
   static constexpr int kWarpBytes = Gemm::kBlockM * 32;  // [tokens][16 columns] of one warp and one of its halves

@@ -1,8 +1,8 @@
 // One CTA of a stand-alone bf16 GEMM: who plays which role, and where the wait and the trigger stand.
 //
-// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on every
-// path. What stands before it touches constants only: with gdc = prologue the activations' descriptor; with gdc = prefetch
-// also the first `stages` steps of weights, and those asked into L2; with gdc = entry nothing.
+// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on
+// every path. What stands before it touches constants only: with gdc = prologue the activations' descriptor; with gdc =
+// prefetch also the first `stages` steps of weights, and those asked into L2; with gdc = entry nothing.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -12,8 +12,8 @@ namespace mktune {
 
 constexpr int kBf16ConsumerBarrier = 1;
 
-// epilogue(sum, thread) runs in the consumers, beside(thread) in the 64 threads of the loaders once all is asked for; both
-// behind their wait.
+// epilogue(sum, thread) runs in the consumers, beside(thread) in the 64 threads of the loaders once all is asked for;
+// both behind their wait.
 template <class Gemm, Gdc kGdc, Trigger kTrigger, class Beside, class Epilogue>
 MKTUNE_DEVICE void run_bf16_gemm_cta(u8* shared, const TensorMap& weights, const TensorMap& activations,
                                      const typename Gemm::Tile& tile, int l2_steps, Beside beside, Epilogue epilogue) {

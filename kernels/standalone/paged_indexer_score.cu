@@ -1,9 +1,10 @@
-// E1 as a kernel of its own. The grid is (query blocks of a request, KV splits, requests): CTAs that read the same pages
-// start together.
+// E1 as a kernel of its own. The grid is (query blocks of a request, KV splits, requests): CTAs that read the same
+// pages start together.
 //
 // Warps: four that score, then the loader of pages, then that of queries. Every thread executes the wait on every path.
-// Before it: with gdc = prologue barriers and descriptors; with gdc = prefetch also the context lengths, the block table and
-// the first `stages` pages. NOTE: pages are no constants. Whoever writes them must have completed when this kernel starts.
+// Before it: with gdc = prologue barriers and descriptors; with gdc = prefetch also the context lengths, the block
+// table and the first `stages` pages. NOTE: pages are no constants. Whoever writes them must have completed when this
+// kernel starts.
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
 #include "ops/paged_indexer_score.cuh"

@@ -1,5 +1,5 @@
-// D2 as a kernel of its own. The grid is (m tiles, heads · n tiles), so CTAs that read the same weights start together. The
-// n tiles of a head share its RoPE, each one taking every n_tiles-th token. Before the wait: see bf16_frame.cuh.
+// D2 as a kernel of its own. The grid is (m tiles, heads · n tiles), so CTAs that read the same weights start together.
+// The n tiles of a head share its RoPE, each one taking every n_tiles-th token. Before the wait: see bf16_frame.cuh.
 #include "ops/q_absorb.cuh"
 #include "standalone/bf16_frame.cuh"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from mktune.backends.models import gpu_of
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
+from mktune.jit import nvrtc
 from mktune.jit.build import build
+from mktune.jit.disassembly import disassemble
+from mktune.jit.source import Source, load
 from mktune.launch import BufferArg, ScalarArg, TensorMapArg
 from mktune.measure.gate import disagreement
 from mktune.ops.launch import LAUNCHES, dynamic_smem, launches_for
@@ -18,6 +22,7 @@ from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 OPS = all_ops()
+H200 = gpu_of("sm_90a")
 TITLES = sorted({title for title, _ in LAUNCHES})
 NEW = ("head_gate", "paged_indexer_score", "q_absorb")
 SHAPES = (Shape(1, 1, 64), Shape(2, 8, 8192), Shape(3, 5, 100), Shape(1, 17, 65536), Shape(32, 8, 4096))
@@ -53,7 +58,7 @@ def launched(title, plan, shape=SHAPES[1], arch="sm_90a", **placement):
     return launches_for(title, plan, placed(OPS[title], plan, **placement), shape, gpu_of(arch))
 
 
-@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize("title", [*NEW, "qkv_a"])
 def test_grids_threads_and_shared_memory_are_those_that_the_op_counts_with(title):
     op = OPS[title]
     for plan in variants(title).values():
@@ -184,3 +189,40 @@ def test_every_tile_compiles_without_spills(title, arch, tmp_path):
     assert len(specs) >= 4
     for kernel in build(sorted(specs, key=str), arch, cache_dir=tmp_path, facts=False):
         assert kernel.spill_bytes == kernel.stack_bytes == 0, kernel.spec.name_expression
+
+
+@pytest.mark.parametrize("title", NEW)
+def test_knobs_and_placements_change_the_instructions(title, tmp_path):
+    op = OPS[title]
+    default = op.default("sm_90a")
+    config = dict(default.config)
+    fields = {"stages": (2, 3), "warps": (4, 8), "block_m": (8, 64), "block_n": (64, 128), "split_k": (1, 4)}
+    fields |= {"q_block": (1, 2, 4, 8)}
+    chosen = {(field, value) for field, values in fields.items() if field in config for value in values}
+    plans = {OpPlan.of(default.impl, {**config, field: value}) for field, value in chosen}
+    plans = {plan for plan in plans | {default} if not op.violations(plan, placed(op, plan), SHAPES[1], H200)}
+    specs = {launched(title, plan)[0].kernel for plan in plans}
+    specs |= {launched(title, default, gdc=gdc)[0].kernel for gdc in ("entry", "prologue", "prefetch")}
+    triggers = op.trigger_values(default, "")
+    specs |= {launched(title, default, gdc="prefetch", trigger=trigger)[0].kernel for trigger in triggers}
+    kernels = build(sorted(specs, key=str), "sm_90a", cache_dir=tmp_path, facts=False)
+    listings = {cubin: disassemble(cubin) for cubin in {kernel.cubin for kernel in kernels}}
+    assert len({listings[kernel.cubin][kernel.symbol] for kernel in kernels}) == len(kernels) >= 8
+
+
+def test_shared_memory_is_what_the_kernels_lay_out():
+    lines = ['#include "ops/bf16_gemm.cuh"', '#include "ops/paged_indexer_score.cuh"', "using namespace mktune;"]
+    for block_m, block_n, stages, warps in ((8, 64, 12, 4), (16, 64, 6, 8), (16, 128, 3, 4), (128, 64, 2, 8)):
+        values = {"block_m": block_m, "block_n": block_n, "split_k": 1, "stages": stages, "warps": warps}
+        kind = f"Bf16Gemm<Mma::kWgmma, Major::kK, {block_m}, {block_n}, {stages}, {warps}>"
+        bytes_ = dynamic_smem("head_gate", OpPlan.of("wgmma", values), "")
+        lines.append(f'static_assert({kind}::kBytes == {bytes_}, "shared memory");')
+    for q_block, stages in itertools.product((1, 2, 4, 8), (2, 3, 6)):
+        plan = OpPlan.of("mktune", {"kv_split": 1024, "q_block": q_block, "stages": stages})
+        bytes_ = dynamic_smem("paged_indexer_score", plan, "")
+        kind = f"PagedIndexerScore<Mma::kWgmma, {q_block}, {stages}>"
+        lines.append(f'static_assert({kind}::kBytes == {bytes_}, "shared memory");')
+    lines.append("template <int> __global__ void nothing() {}")
+    files = {**dict(load("ops/bf16_gemm.cuh").files), **dict(load("ops/paged_indexer_score.cuh").files)}
+    source = Source("sizes.cu", (("sizes.cu", "\n".join(lines)), *files.items()))
+    nvrtc.compile_program(source, ["nothing<0>"], "sm_90a", ())
