@@ -35,7 +35,7 @@ struct PagedIndexerScore {
   static constexpr int kScalesAt = kQueriesAt + kQueryBytes;
   static constexpr int kWeightsAt = kScalesAt + kStages * kScaleBytes;
   static constexpr int kBarriersAt = kWeightsAt + kBlockQ * kTokenWeightBytes;
-  static constexpr int kBytes = kBarriersAt + 8 * (2 * kStages + 1);
+  static constexpr int kBytes = kBarriersAt + 8 * (2 * kStages + 2);
 
   u32 base;  // shared-memory address, a multiple of 1024
 
@@ -46,6 +46,15 @@ struct PagedIndexerScore {
   MKTUNE_DEVICE u32 full(int stage) const { return base + kBarriersAt + 8 * stage; }
   MKTUNE_DEVICE u32 empty(int stage) const { return base + kBarriersAt + 8 * (kStages + stage); }
   MKTUNE_DEVICE u32 queries_full() const { return base + kBarriersAt + 8 * 2 * kStages; }
+  MKTUNE_DEVICE u32 queries_empty() const { return base + kBarriersAt + 8 * (2 * kStages + 1); }
+
+  // A role's place: pages and tiles with pages since the barriers were set up. Roles take it by value; their caller
+  // moves it on.
+  struct Cursor {
+    u32 page, tile;
+  };
+  static MKTUNE_DEVICE int stage(u32 page) { return page % kStages; }
+  static MKTUNE_DEVICE u32 phase(u32 page) { return page / kStages & 1; }
 
   // One thread each, which may use its barriers at once, others behind a CTA barrier.
   MKTUNE_DEVICE void init_pages() const {
@@ -58,6 +67,7 @@ struct PagedIndexerScore {
   }
   MKTUNE_DEVICE void init_queries() const {
     mbarrier_init(queries_full(), 1);
+    mbarrier_init(queries_empty(), kThreads / 32);
     fence_mbarrier_init();
   }
 
@@ -87,15 +97,17 @@ struct PagedIndexerScore {
 
   // ---- loaders -----------------------------------------------------------------------------------------------------
   // Pages `from` … `to` - 1 of the tile, by maps over the pool's rows of 128 bytes: boxes of 64 and of 2. A whole warp.
-  MKTUNE_DEVICE void load_pages(const TensorMap& key_rows, const TensorMap& scale_rows, int page_number, int from,
-                                int to) const {
+  MKTUNE_DEVICE void load_pages(Cursor cursor, const TensorMap& key_rows, const TensorMap& scale_rows, int page_number,
+                                int from, int to) const {
     for (int i = from; i < to; ++i) {
-      const int stage = i % kStages, row = __shfl_sync(0xffffffffu, page_number, i) * kPageRows;
+      const u32 at = cursor.page + i;
+      const int row = __shfl_sync(0xffffffffu, page_number, i) * kPageRows;
       if (elect_one()) {
-        if (i >= kStages) mbarrier_wait(empty(stage), i / kStages & 1 ^ 1);
-        mbarrier_expect(full(stage), kKeyBytes + kScaleBytes);
-        copy_tensor(keys(stage), key_rows, 0, row, full(stage));
-        copy_tensor(scales(stage), scale_rows, 0, row + kPageTokens, full(stage));
+        // The first round finds an empty ring, whose barriers may just have been set up.
+        if (at >= kStages) mbarrier_wait(empty(stage(at)), phase(at) ^ 1);
+        mbarrier_expect(full(stage(at)), kKeyBytes + kScaleBytes);
+        copy_tensor(keys(stage(at)), key_rows, 0, row, full(stage(at)));
+        copy_tensor(scales(stage(at)), scale_rows, 0, row + kPageTokens, full(stage(at)));
       }
       __syncwarp();
     }
@@ -103,7 +115,8 @@ struct PagedIndexerScore {
 
   // `query_rows` is a map over [rows · 32, 128], box kBlockQ · 32. Tokens beyond `rows` arrive as zeros, without
   // weights.
-  MKTUNE_DEVICE void load_queries(const TensorMap& query_rows, const float* w, int m, int rows) const {
+  MKTUNE_DEVICE void load_queries(Cursor cursor, const TensorMap& query_rows, const float* w, int m, int rows) const {
+    if (cursor.tile > 0) mbarrier_wait(queries_empty(), cursor.tile - 1 & 1);
     const int weight_bytes = min(kBlockQ, rows - m) * kTokenWeightBytes;
     mbarrier_expect(queries_full(), kQueryBytes + weight_bytes);
     copy_tensor(queries(), query_rows, 0, m * kHeads, queries_full());
@@ -111,10 +124,11 @@ struct PagedIndexerScore {
   }
 
   // ---- score --------------------------------------------------------------------------------------------------------
-  // `logits` is [rows, stride], `context` what load_context gave. At least one page; begin() is called
+  // `logits` is [rows, stride], `context` what load_context gave. The tile has at least one page. begin() is called
   // before the first result is written.
   template <class Begin>
-  MKTUNE_DEVICE void score(const Tile& tile, int context, float* logits, i64 stride, int thread, Begin begin) const {
+  MKTUNE_DEVICE void score(Cursor cursor, const Tile& tile, int context, float* logits, i64 stride, int thread,
+                           Begin begin) const {
     const int lane = thread % 32, units = tile.pages * kUnits;
     Target target[kUnits];
 #pragma unroll
@@ -122,19 +136,19 @@ struct PagedIndexerScore {
       const int token = u * kUnitTokens + lane % 4 / kLanesPerToken;
       target[u] = {logits + (tile.m + token) * stride, __shfl_sync(0xffffffffu, context, token)};
     }
-    mbarrier_wait(queries_full(), 0);
+    mbarrier_wait(queries_full(), cursor.tile & 1);
     if constexpr (kMma == Mma::kWgmma) {
       Product even, odd;
-      begin_product(even, 0);
+      begin_product(even, cursor, 0);
       begin();
       end_product(even);
       for (int unit = 0;; unit += 2) {
-        if (unit + 1 < units) begin_product(odd, unit + 1);
-        write(even, tile.first_page, unit, target[0], thread);
+        if (unit + 1 < units) begin_product(odd, cursor, unit + 1);
+        write(even, cursor, tile.first_page, unit, target[0], thread);
         if (unit + 1 >= units) break;
         end_product(odd);
-        if (unit + 2 < units) begin_product(even, unit + 2);
-        write(odd, tile.first_page, unit + 1, target[kUnits - 1], thread);
+        if (unit + 2 < units) begin_product(even, cursor, unit + 2);
+        write(odd, cursor, tile.first_page, unit + 1, target[kUnits - 1], thread);
         if (unit + 2 >= units) break;
         end_product(even);
       }
@@ -144,10 +158,12 @@ struct PagedIndexerScore {
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           Product product;
-          multiply(product, page * kUnits + u, thread);
-          write(product, tile.first_page, page * kUnits + u, target[u], thread);
+          multiply(product, cursor, page * kUnits + u, thread);
+          write(product, cursor, tile.first_page, page * kUnits + u, target[u], thread);
         }
     }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(queries_empty());
   }
 
  private:
@@ -175,16 +191,16 @@ struct PagedIndexerScore {
   }
 
   // The stage of a unit's page, once it is there.
-  MKTUNE_DEVICE int wait_page(int unit) const {
-    const int page = unit / kUnits, stage = page % kStages;
-    if (unit % kUnits == 0) mbarrier_wait(full(stage), page / kStages & 1);
-    return stage;
+  MKTUNE_DEVICE int wait_page(Cursor cursor, int unit) const {
+    const u32 at = cursor.page + unit / kUnits;
+    if (unit % kUnits == 0) mbarrier_wait(full(stage(at)), phase(at));
+    return stage(at);
   }
   MKTUNE_DEVICE u32 unit_queries(int unit) const { return queries() + unit % kUnits * kUnitN * kDim; }
 
-  MKTUNE_DEVICE void begin_product(Product& product, int unit) const {
+  MKTUNE_DEVICE void begin_product(Product& product, Cursor cursor, int unit) const {
 #if MKTUNE_HAS_WGMMA
-    const u64 a = wgmma_descriptor(keys(wait_page(unit))), b = wgmma_descriptor(unit_queries(unit));
+    const u64 a = wgmma_descriptor(keys(wait_page(cursor, unit))), b = wgmma_descriptor(unit_queries(unit));
     wgmma_hold(product);
     wgmma_fence();
 #pragma unroll
@@ -199,9 +215,9 @@ struct PagedIndexerScore {
 #endif
   }
 
-  MKTUNE_DEVICE void multiply(Product& product, int unit, int thread) const {
+  MKTUNE_DEVICE void multiply(Product& product, Cursor cursor, int unit, int thread) const {
     const int warp = thread / 32, lane = thread % 32;
-    const u32 rows = keys(wait_page(unit)), columns = unit_queries(unit);
+    const u32 rows = keys(wait_page(cursor, unit)), columns = unit_queries(unit);
     uint4 a[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) a[k] = load_matrices(swizzled(rows, warp * 16 + lane % 16, 2 * k + lane / 16));
@@ -218,8 +234,9 @@ struct PagedIndexerScore {
   }
 
   // A unit's weighted sums over the heads, times the keys' scales; hands the page back behind its last unit.
-  MKTUNE_DEVICE void write(const Product& product, int first_page, int unit, const Target& target, int thread) const {
-    const int lane = thread % 32, page = unit / kUnits, stage = page % kStages;
+  MKTUNE_DEVICE void write(const Product& product, Cursor cursor, int first_page, int unit, const Target& target,
+                           int thread) const {
+    const int lane = thread % 32, page = unit / kUnits, at = stage(cursor.page + page);
     const u32 unit_weights = weights() + unit % kUnits * kUnitTokens * kTokenWeightBytes + lane % 4 * 8;
     float sum[2 * kUnitTokens];  // of each token: the thread's key, and the one 8 further
 #pragma unroll
@@ -244,11 +261,11 @@ struct PagedIndexerScore {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       const int key = thread / 32 * 16 + lane / 4 + (first + i) * 8, t = (first_page + page) * kPageTokens + key;
-      const float logit = sum[i] * load_shared_4(scales(stage) + key * 4);
+      const float logit = sum[i] * load_shared_4(scales(at) + key * 4);
       if (t < target.context && (kUnitTokens > 1 || lane % 2 == 0)) target.row[t] = logit;
     }
     __syncwarp();
-    if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(stage));
+    if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(at));
   }
 
   // Adds over four neighbouring lanes. At each of the two steps a lane gives half of its sums away; a last one is kept

@@ -13,7 +13,7 @@ namespace mktune {
 
 // `key_rows` and `scale_rows` see the pool as rows of 128 bytes, 66 a page.
 template <Mma kMma, int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(192)
+__global__ void __launch_bounds__(192, 2)  // of two CTAs one multiplies while the other one sums
     paged_indexer_score(const __grid_constant__ TensorMap key_rows, const __grid_constant__ TensorMap scale_rows,
                         const __grid_constant__ TensorMap query_rows, const float* w, const int* block_table,
                         const int* context_lens, float* logits, int rows, int tokens_per_request, int columns,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(192)
   if constexpr (kGdc != Gdc::kPrologue) {
     look_up();
     early = min(tile.pages, kStages);
-    if (warp == kPageWarp) body.load_pages(key_rows, scale_rows, page_number, 0, early);
+    if (warp == kPageWarp) body.load_pages({}, key_rows, scale_rows, page_number, 0, early);
   }
   __syncthreads();
 
@@ -63,11 +63,11 @@ __global__ void __launch_bounds__(192)
 
   if (tile.pages > 0) {
     if (warp == kPageWarp) {
-      body.load_pages(key_rows, scale_rows, page_number, early, tile.pages);
+      body.load_pages({}, key_rows, scale_rows, page_number, early, tile.pages);
     } else if (warp == kQueryWarp) {
-      if (elect_one()) body.load_queries(query_rows, w, tile.m, rows);
+      if (elect_one()) body.load_queries({}, query_rows, w, tile.m, rows);
     } else {
-      body.score(tile, context, logits, stride, threadIdx.x, [] {
+      body.score({}, tile, context, logits, stride, threadIdx.x, [] {
         trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
         delay_before_results();
       });

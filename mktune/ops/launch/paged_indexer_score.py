@@ -47,7 +47,7 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of a CTA: `PagedIndexerScore::kBytes`."""
     config = _numbers(plan)
-    barriers = _BARRIER_BYTES * (2 * config["stages"] + 1)
+    barriers = _BARRIER_BYTES * (2 * config["stages"] + 2)
     return config["stages"] * INDEX_PAGE_BYTES + config["q_block"] * QUERY_BYTES + barriers
 
 
