@@ -13,7 +13,7 @@ namespace mktune {
 
 // `key_rows` and `scale_rows` see the pool as rows of 128 bytes, 66 a page.
 template <Mma kMma, int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(192, 2)  // of two CTAs one multiplies while the other one sums
+__global__ void __launch_bounds__(192)
     paged_indexer_score(const __grid_constant__ TensorMap key_rows, const __grid_constant__ TensorMap scale_rows,
                         const __grid_constant__ TensorMap query_rows, const float* w, const int* block_table,
                         const int* context_lens, float* logits, int rows, int tokens_per_request, int columns,
