@@ -206,9 +206,7 @@ def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Viol
     if config.splits_steps and steps < 2:
         found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
     if config.splits_steps and config.stages % 2:
-        found.append(
-            Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number")
-        )
+        found.append(Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number"))
     return tuple(found), op.bytes_beyond_ring(config)
 
 
