@@ -5,8 +5,9 @@ hold 128 bytes of K each, filled by an activation loader and a weight loader in 
 
 split_k > 1   partial sums go to memory in fp32; the finalizer kernel adds them, or else the last CTA of a tile does
 finalizer     "kernel": a second kernel ("f") reads the sums and finishes the rows; "last_arriver": the first kernel
-              ("p") does it too: the last split of a tile rounds the tile to bf16 and, where a row's finish spans
-              several tiles, the last tile of a row block finishes its rows
+              ("p") does it too. Where a row's finish spans a head, the last split of the head's tiles adds them up and
+              finishes. Where it spans more, in two levels: the last split of a tile rounds the tile to bf16, and the
+              last tile of a row block finishes its rows
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ STAGES = tuple(range(2, 13))
 
 MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
 """Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
+
+HEAD_SPAN = 128
+"""Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
 
 FINALIZER_BYTES = 256
 """Shared memory of a finalizer kernel: row statistics of its warps."""
@@ -98,7 +102,9 @@ class GemmOp(Op):
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         config = dict(plan.config)
         split = config["split_k"] != 1
-        spans_tiles = self.problem.finalizer_span > int(config["block_n"])
+        # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last of them.
+        alone = split and self.problem.finalizer_span <= HEAD_SPAN
+        spans_tiles = self.problem.finalizer_span > int(config["block_n"]) and not alone
         placement = tuple((kernel.gdc, kernel.trigger) for kernel in kernels)
         return _facts(type(self), split, config.get("finalizer", ""), spans_tiles, placement)
 

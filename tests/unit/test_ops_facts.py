@@ -72,7 +72,8 @@ def test_finalizer_kernels_read_what_producers_wrote():
         ("qkv_a", {"split_k": 6}, {"partials", "tile_counters", "y", "row_counters"}),
         ("qkv_a", {"split_k": 1}, {"y", "row_counters"}),
         ("indexer_q", {"split_k": 4, "block_n": 128}, {"partials", "tile_counters"}),
-        ("indexer_q", {"split_k": 4, "block_n": 64}, {"partials", "tile_counters", "y", "row_counters"}),
+        ("indexer_q", {"split_k": 4, "block_n": 64}, {"partials", "tile_counters"}),
+        ("indexer_q", {"split_k": 1, "block_n": 64}, {"y", "row_counters"}),
         ("indexer_k", {"split_k": 1, "block_n": 128}, set()),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mktune.device import Device
 from mktune.errors import SetupError
 from mktune.launch import Launch
-from mktune.ops.launch import add_rmsnorm_quant, qkv_a
+from mktune.ops.launch import add_rmsnorm_quant, indexer_k, indexer_q, main_q, qkv_a
 from mktune.ops.launch.description import with_defines
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -20,10 +20,22 @@ LAUNCHES: dict[tuple[str, str], Describe] = {
     ("add_rmsnorm_quant", "mktune"): add_rmsnorm_quant.launches,
     ("qkv_a", "wgmma"): qkv_a.launches,
     ("qkv_a", "mma_sync"): qkv_a.launches,
+    ("indexer_k", "wgmma"): indexer_k.launches,
+    ("indexer_k", "mma_sync"): indexer_k.launches,
+    ("main_q", "wgmma"): main_q.launches,
+    ("main_q", "mma_sync"): main_q.launches,
+    ("indexer_q", "wgmma"): indexer_q.launches,
+    ("indexer_q", "mma_sync"): indexer_q.launches,
 }
 """(op title, implementation) → its launches."""
 
-_SMEM = {"add_rmsnorm_quant": add_rmsnorm_quant.dynamic_smem, "qkv_a": qkv_a.dynamic_smem}
+_SMEM = {
+    "add_rmsnorm_quant": add_rmsnorm_quant.dynamic_smem,
+    "qkv_a": qkv_a.dynamic_smem,
+    "indexer_k": indexer_k.dynamic_smem,
+    "main_q": main_q.dynamic_smem,
+    "indexer_q": indexer_q.dynamic_smem,
+}
 
 
 def launches_for(
