@@ -13,8 +13,8 @@ constexpr RopeFactors kNoRotation{{1.0f, 1.0f}, {0.0f, 0.0f}};  // every value s
 // Pairs `pair` and `pair` + 1 of the tables' row (constants, [positions, kPairs]).
 template <int kPairs>
 MKTUNE_DEVICE RopeFactors load_rope_factors(const float* cos, const float* sin, i64 position, int pair) {
-  return {__ldg(reinterpret_cast<const float2*>(cos + position * kPairs + pair)),
-          __ldg(reinterpret_cast<const float2*>(sin + position * kPairs + pair))};
+  const uint2 c = load_constant_8(cos + position * kPairs + pair), s = load_constant_8(sin + position * kPairs + pair);
+  return {{__uint_as_float(c.x), __uint_as_float(c.y)}, {__uint_as_float(s.x), __uint_as_float(s.y)}};
 }
 
 MKTUNE_DEVICE float4 rotated(float4 v, RopeFactors by) {

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 
 // `in` is what gemm_producer wrote. A warp for each row.
 template <int kThreads, int kSplitK, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     indexer_k_finalizer(const void* in, const float* ln_w, const float* ln_b, const float* cos, const float* sin,
                         const i64* positions, const i64* slots, u8* index_k_cache, int rows) {
   static_assert(kGdc != Gdc::kPrefetch, "the finalizer has no weights to prefetch");

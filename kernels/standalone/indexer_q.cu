@@ -31,7 +31,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 
 // `in` is what gemm_producer wrote. A warp for each row's head.
 template <int kThreads, int kSplitK, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     indexer_q_finalizer(const void* in, const float* cos, const float* sin, const float* g, const i64* positions,
                         u8* qi, float* w, int rows) {
   static_assert(kGdc != Gdc::kPrefetch, "the finalizer has no weights to prefetch");

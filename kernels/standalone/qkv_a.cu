@@ -31,7 +31,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 
 // `in` is what gemm_producer wrote. One CTA per row.
 template <int kThreads, int kSplitK, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     qkv_a_finalizer(const void* in, const Bf16* q_norm_w, const Bf16* kv_norm_w, const float* cos, const float* sin,
                     const i64* positions, const i64* slots, u8* q_lora_q, float* q_lora_s, Bf16* mla_cache, int rows) {
   static_assert(kGdc != Gdc::kPrefetch, "the finalizer has no weights to prefetch");
