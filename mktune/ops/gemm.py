@@ -43,6 +43,9 @@ STAGES = tuple(range(2, 13))
 MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
 """Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
 
+ROPE_TABLES = ("cos", "sin")
+"""Constants of which a row's position says where to read, so behind the wait."""
+
 HEAD_SPAN = 128
 """Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
 
@@ -157,14 +160,22 @@ class GemmOp(Op):
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:
             return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
-        finish = KernelWork(shape.m, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)
+        ctas_f = self.finalizer_ctas(config, shape)
+        finish = KernelWork(ctas_f, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)
         return KernelWork(ctas, config.threads, smem, cold, given + sums, ring, flops), finish
+
+    def finalizer_ctas(self, config: GemmConfig, shape: Shape) -> int:
+        """CTAs of the finalizer kernel: one for each row, or a warp for each head."""
+        if self.problem.finalizer_span > HEAD_SPAN:
+            return shape.m
+        heads = shape.m * self.problem.n // self.problem.finalizer_span
+        return -(-heads // (config.finalizer_threads // 32))
 
     def bytes_read(self, shape: Shape) -> int:
         rows = 0
         if "cos" in self.constants:
             rows = 2 * shape.m * self.ports["cos"].nbytes(shape) // shape.kv
-        fixed = (port for port in (*self.operands, *self.constants) if port not in ("cos", "sin"))
+        fixed = (port for port in (*self.operands, *self.constants) if port not in ROPE_TABLES)
         return rows + sum(self.ports[port].nbytes(shape) for port in fixed)
 
     def flops(self, shape: Shape) -> int:
@@ -233,7 +244,9 @@ def _facts(
         sums = "partials" if split else "y"
         producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(trigger))
         gdc, trigger = placement[1]
-        constants = reads(op.constants, after_wait=gdc == "entry")
+        tables = tuple(port for port in op.constants if port in ROPE_TABLES)
+        norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
+        constants = reads(norms, after_wait=gdc == "entry") + reads(tables, after_wait=True)
         accesses = reads([sums], after_wait=True) + constants + finish
         return producer, KernelFacts("f", "", accesses, True, trigger_class(trigger))
     accesses = loads + reads(op.constants, after_wait=True) + finish + counters

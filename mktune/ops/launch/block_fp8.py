@@ -13,8 +13,6 @@ from mktune.ops.launch.description import instance, placement
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
-WARP = 32
-
 _IMPLS = {"wgmma": "mktune::Mma::kWgmma", "mma_sync": "mktune::Mma::kMmaSync"}
 
 _ANY_SHAPE = Shape(1, 1, 1)  # which workspaces a config has does not depend on it
@@ -55,15 +53,15 @@ class BlockFp8Kernels:
         return tuple(BufferArg(port if port in needed else unused) for port in ("partials", "y", counters))
 
     def head_finalizer(
-        self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, heads: int, rest: tuple[Arg, ...]
+        self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]
     ) -> Launch:
-        """The finalizer kernel `template` over all `heads` of the step, a warp for each."""
+        """The finalizer kernel `template` over all heads of the step."""
         config = GemmConfig.of(plan)
         args = (BufferArg(self.sums(plan)), *rest, ScalarArg(shape.m))
         parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
-        ctas = -(-heads // (config.finalizer_threads // WARP))
         spec = instance(self.source, template, parameters, args)
-        return Launch(spec, (ctas, 1, 1), config.finalizer_threads, 0, args)
+        grid = (self.op().finalizer_ctas(config, shape), 1, 1)
+        return Launch(spec, grid, config.finalizer_threads, 0, args)
 
     def dynamic_smem(self, plan: OpPlan, suffix: str) -> int:
         """Bytes of dynamic shared memory of a CTA; a finalizer kernel (suffix "f") needs none."""

@@ -21,7 +21,7 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         rest = (*_KERNELS.head_workspaces(plan, unused="index_k_cache"), *_finish_args())
         return (_KERNELS.whole(plan, kernels[0], shape, "indexer_k_last_arriver", rest),)
     producer = _KERNELS.producer(plan, kernels[0], shape, _KERNELS.sums(plan))
-    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_k_finalizer", shape.m, _finish_args())
+    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_k_finalizer", _finish_args())
     return producer, finalizer
 
 

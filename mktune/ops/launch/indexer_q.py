@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch
-from mktune.ops.dimensions import INDEX_HEADS
 from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.indexer_q import IndexerQ
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
@@ -22,8 +21,7 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         rest = (*_KERNELS.head_workspaces(plan, unused="qi"), *_finish_args())
         return (_KERNELS.whole(plan, kernels[0], shape, "indexer_q_last_arriver", rest),)
     producer = _KERNELS.producer(plan, kernels[0], shape, _KERNELS.sums(plan))
-    heads = shape.m * INDEX_HEADS
-    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_q_finalizer", heads, _finish_args())
+    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_q_finalizer", _finish_args())
     return producer, finalizer
 
 
