@@ -105,7 +105,7 @@ class GemmOp(Op):
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         config = dict(plan.config)
         split = config["split_k"] != 1
-        # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last of them.
+        # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
         alone = split and self.problem.finalizer_span <= HEAD_SPAN
         spans_tiles = self.problem.finalizer_span > int(config["block_n"]) and not alone
         placement = tuple((kernel.gdc, kernel.trigger) for kernel in kernels)
@@ -223,9 +223,7 @@ def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Viol
     if config.splits_steps and steps < 2:
         found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
     if config.splits_steps and config.stages % 2:
-        found.append(
-            Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number")
-        )
+        found.append(Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number"))
     return tuple(found), op.bytes_beyond_ring(config)
 
 

@@ -82,13 +82,13 @@ class BlockFp8Kernels:
         l2_groups = kernel.l2_prefetch_bytes // (STEP_BYTES * config.block_n)
         args = (*self._operands(config, shape), *rest, ScalarArg(shape.m), ScalarArg(l2_groups))
         tile = (config.block_m, config.block_n, config.split_k, config.stages, config.warps)
-        parameters = (*first, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
+        parameters: tuple[int | str, ...] = (*first, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
         grid = (*config.tiles(self.op.problem, shape), config.split_k)
         spec = instance(self.source, template, parameters, args)
         return Launch(spec, grid, config.threads, self.dynamic_smem(plan, ""), args)
 
     def _operands(self, config: GemmConfig, shape: Shape) -> tuple[Arg, ...]:
-        """The first four parameters: maps of weights and activations, the weights' scales, a map of the activations'."""
+        """The first four parameters: maps of weights and activations, weight scales, a map of the activations'."""
         problem, (weights, weight_scales) = self.op.problem, self.op.operands
         codes, scales = self.op.activations
         padded = round_up(shape.m, 4)
