@@ -142,7 +142,7 @@ MKTUNE_DEVICE i64 load_produced_i64(const i64* source) {
 MKTUNE_DEVICE u32 arrive_and_wrap(u32* counter, u32 last) {
   u32 before;
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
   return before;
 }
