@@ -27,7 +27,7 @@ class KernelSpec:
 
 @dataclass(frozen=True)
 class BufferArg:
-    """The address of a named buffer plus `offset` bytes. Parameters marked `constant` are never written on the GPU."""
+    """The address of a named buffer plus `offset` bytes. Nothing in a graph writes those marked `constant`."""
 
     buffer: str
     offset: int = 0

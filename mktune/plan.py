@@ -208,6 +208,7 @@ def _parse(data: dict[str, Any]) -> Plan:
     kernels = [(name, _parse_kernel(name, value)) for name, value in fields.mapping("kernels", data["kernels"]).items()]
     order = tuple(fields.name("order", name) for name in fields.items("order", data["order"]))
     fields.expect(sorted(order) == sorted(name for name, _ in kernels), "order must name every kernel exactly once")
+    fields.expect(bool(ops and order), "a plan must have ops and kernels")
     return Plan(
         workload=fields.name("workload", data["workload"]),
         contract=fields.whole("contract", data["contract"], low=0),

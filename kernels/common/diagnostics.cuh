@@ -3,8 +3,8 @@
 // Delay injection: built with MKTUNE_DELAY_NS, every CTA sleeps that long after its trigger point and right before its
 // first write of a result, so that a consumer that does not really wait reads what was there before.
 //
-// Stamps: built with MKTUNE_STAMPS, the number of its CTAs, a kernel notes in mktune_stamps when each CTA began and when
-// all its threads were done, on the timer that all SMs share. The host finds the array by its name in the module.
+// Stamps: built with MKTUNE_STAMPS, the number of its CTAs, a kernel notes in mktune_stamps when each CTA began and
+// when all its threads were done, on the timer that all SMs share. The host finds the array by its name in the module.
 #pragma once
 #include "common/ptx.cuh"
 

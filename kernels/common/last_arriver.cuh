@@ -4,9 +4,9 @@
 
 namespace mktune {
 
-// Whether this CTA is the last of `arrivals` at `counter`, which then wraps to zero. Called by kThreads threads together,
-// which share the hardware barrier; what they wrote before is visible to those of the last one. `flag` is one word of
-// shared memory.
+// Whether this CTA is the last of `arrivals` at `counter`, which then wraps to zero. Called by kThreads threads
+// together, which share the hardware barrier; what they wrote before is visible to those of the last one. `flag` is one
+// word of shared memory.
 template <int kThreads>
 MKTUNE_DEVICE bool is_last_arrival(u32* counter, int arrivals, int thread, volatile u32* flag, int barrier) {
   named_barrier_sync(barrier, kThreads);

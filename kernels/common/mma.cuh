@@ -1,6 +1,6 @@
-// One warpgroup's product of one K group: [64 weight rows][kTokens] = weights [64][128] · activations [kTokens][128]ᵀ, both
-// swizzled e4m3 tiles in shared memory, fp32 in the accumulator layout that wgmma.cuh states (mma.sync's m16n8 fragments
-// are the same), by the tensor-core instructions of the architecture.
+// One warpgroup's product of one K group: [64 weight rows][kTokens] = weights [64][128] · activations [kTokens][128]ᵀ,
+// both swizzled e4m3 tiles in shared memory, fp32 in the accumulator layout that wgmma.cuh states (mma.sync's m16n8
+// fragments are the same), by the tensor-core instructions of the architecture.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/wgmma.cuh"

@@ -1,10 +1,11 @@
 // The ring of shared-memory stages between the loaders and the consumers of a block-FP8 GEMM.
 //
-// A stage holds one 128-wide K group: weights [block_n][128] and activations [block_m][128], both 128-byte swizzled. The two
-// have a barrier each, since weights may arrive long before the producer of the activations has ended. Beside the ring lie
-// the activations' scales [groups][block_m] of a whole tile.
-// NOTE: scales are not part of the stages on purpose. Consumers read them by plain loads while the tensor cores read the
-// stages; such a load may still be under way when its warp hands the stage back, and would then see the next group's scale.
+// A stage holds one 128-wide K group: weights [block_n][128] and activations [block_m][128], both 128-byte swizzled.
+// The two have a barrier each, since weights may arrive long before the producer of the activations has ended. Beside
+// the ring lie the activations' scales [groups][block_m] of a whole tile.
+// NOTE: scales are not part of the stages on purpose. Consumers read them by plain loads while the tensor cores read
+// the stages; such a load may still be under way when its warp hands the stage back, and would then see the next
+// group's scale.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -45,8 +46,8 @@ struct GemmRing {
   MKTUNE_DEVICE u32 scales_full() const { return base + kBarriersAt + 8 * 3 * kStages; }
   MKTUNE_DEVICE u32 scales_empty() const { return base + kBarriersAt + 8 * (3 * kStages + 1); }
 
-  // One thread each. The thread that initialised a barrier may use it at once, others behind a CTA barrier; so the weight
-  // loader can start on its own.
+  // One thread each. The thread that initialised a barrier may use it at once, others behind a CTA barrier; so the
+  // weight loader can start on its own.
   MKTUNE_DEVICE void init_weights() const {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) mbarrier_init(weights_full(stage), 1);

@@ -93,8 +93,8 @@ MKTUNE_DEVICE void copy_bytes(u32 target, const void* source, u32 bytes, u32 bar
 MKTUNE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- global memory -----------------------------------------------------------------------------------------------
-// Constants, loaded where the source says so. NOTE: a load of the read-only path (.nc, __ldg) would be moved down past the
-// wait, to where its value is first used.
+// Constants, loaded where the source says so. NOTE: a load of the read-only path (.nc, __ldg) would be moved down past
+// the wait, to where its value is first used.
 MKTUNE_DEVICE uint4 load_constant_16(const void* source) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -106,12 +106,6 @@ MKTUNE_DEVICE uint2 load_constant_8(const void* source) {
   uint2 v;
   asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(source));
   return v;
-}
-// Has the address of data that is not there yet translated ahead of its use. Nothing is read: L2 is where all SMs agree.
-MKTUNE_DEVICE void touch(const void* address) {
-#ifndef MKTUNE_NO_TOUCH
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-#endif
 }
 // Produced data is read through L2 (relaxed, GPU scope): never hoisted above a wait, never a stale L1 line.
 MKTUNE_DEVICE uint4 load_produced_16(const void* source) {

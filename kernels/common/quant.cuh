@@ -12,9 +12,9 @@ struct QuantScale {
   float reciprocal;  // 1 / value, correctly rounded
 };
 
-// x / y as IEEE division rounds it, from the correctly rounded reciprocal of y: one correction of the product by its exact
-// remainder. Right for every x of bf16 precision over 448 and over every scale of a bf16 peak, which a test walks through;
-// quotients below fp32's normal range may differ, which e4m3 cannot show.
+// x / y as IEEE division rounds it, from the correctly rounded reciprocal of y: one correction of the product by its
+// exact remainder. Right for every x of bf16 precision over 448 and over every scale of a bf16 peak, which a test walks
+// through; quotients below fp32's normal range may differ, which e4m3 cannot show.
 MKTUNE_DEVICE float divide(float x, float y, float reciprocal) {
   const float quotient = x * reciprocal;
   return fmaf(fmaf(-quotient, y, x), reciprocal, quotient);

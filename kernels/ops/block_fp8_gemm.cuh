@@ -27,7 +27,8 @@ struct BlockFp8Gemm {
   static constexpr bool kSplitsGroups = kWarpgroups == 2 && kBlockN == 64;
   static constexpr int kHalves = kBlockN / 64 / (kSplitsGroups ? 1 : kWarpgroups);  // 64-row parts of one warpgroup
   static constexpr int kTokenGroups = kBlockM / 8;
-  // Then a stage must always go to the same warpgroup: one that is ahead could take its next phase for the last but one.
+  // Then a stage must always go to the same warpgroup: one that is ahead could take its next phase for the last but
+  // one.
   static_assert(!kSplitsGroups || kStages % 2 == 0, "two warpgroups that take turns need an even number of stages");
   using Ring = GemmRing<kBlockM, kBlockN, kStages, kGroups, kSplitsGroups ? 4 : kWarps, kWarps>;
   using Multiply = WarpgroupMma<kMma, kBlockM>;
@@ -35,17 +36,18 @@ struct BlockFp8Gemm {
   // K groups that a warpgroup has under way at once: what 64 registers hold. A stage is released only when its group is
   // promoted, so a warpgroup must never need more stages than its share.
   static constexpr int kRegisters = kHalves * kBlockM / 2;
-  static constexpr int kFits = kRegisters <= 16 ? 4 : kRegisters <= 32 ? 2 : 1;
-  static constexpr int kDepth = !Multiply::kAsync ? 1 : kFits * kStep <= kStages ? kFits : kStages >= 2 * kStep && kFits > 1 ? 2 : 1;
+  static constexpr int kFits = !Multiply::kAsync ? 1 : kRegisters <= 16 ? 4 : kRegisters <= 32 ? 2 : 1;
+  static constexpr int kDepth = kFits * kStep <= kStages ? kFits : kFits > 1 && 2 * kStep <= kStages ? 2 : 1;
   using Accumulator = float[kHalves][kTokenGroups][4];
 
   // Shared memory: the ring, then where the second warpgroup hands its sums to the first.
   static constexpr int kExchangeAt = (Ring::kBytes + 127) / 128 * 128;
   static constexpr int kBytes = kExchangeAt + (kSplitsGroups ? kBlockM * kBlockN * 4 : 0);
 
-  // Weights under way at once, in stages: enough to keep memory busy, and no more, since whatever else this GPU reads or
-  // writes meanwhile (the activations; the last writes of the kernel before, which end its grid) queues behind them. On an
-  // H200, 40 to 64 KB a CTA are equal; with 24 KB memory idles, and without a bound the wait ends when the ring is full.
+  // Weights under way at once, in stages: enough to keep memory busy, and no more, since whatever else this GPU reads
+  // or writes meanwhile (the activations; the last writes of the kernel before, which end its grid) queues behind them.
+  // On an H200, 40 to 64 KB a CTA are equal; with 24 KB memory idles, and without a bound the wait ends when the ring
+  // is full.
   static constexpr int kWindow = 64 * 1024 / Ring::kWeightBytes;
 
   // ---- loaders -----------------------------------------------------------------------------------------------------
@@ -135,8 +137,8 @@ struct BlockFp8Gemm {
                 8 * j + lane % 4 * 2 + e % 2, sum[half][j][e]);
   }
 
-  // Calls visit(row, token, pair) for each two neighbouring rows, row even, of one token, rounded to bf16 and packed. Whole
-  // warps only: they turn their elements round, so that in one call four lanes have eight rows of a token.
+  // Calls visit(row, token, pair) for each two neighbouring rows, row even, of one token, rounded to bf16 and packed.
+  // Whole warps only: they turn their elements round, so that in one call four lanes have eight rows of a token.
   template <class Visit>
   static MKTUNE_DEVICE void for_each_pair(const Accumulator& sum, int thread, Visit visit) {
     const int warpgroup = thread / 128, lane = thread % 32;

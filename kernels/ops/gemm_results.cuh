@@ -1,5 +1,5 @@
-// What becomes of a GEMM tile's sums: partial sums of one split, rows of y rounded to bf16, or rows that the last split to
-// arrive adds up; and how whoever finishes a row reads it. `Op` is the op's GemmProblem, `Gemm` its BlockFp8Gemm.
+// What becomes of a GEMM tile's sums: partial sums of one split, rows of y rounded to bf16, or rows that the last split
+// to arrive adds up; and how whoever finishes a row reads it. `Op` is the op's GemmProblem, `Gemm` its BlockFp8Gemm.
 #pragma once
 #include "common/last_arriver.cuh"
 #include "common/ptx.cuh"
@@ -18,7 +18,7 @@ struct TileCoordinates {
   int first_group, groups;
 };
 
-// ---- where a row comes from: four neighbouring elements of one row, rounded to bf16 and packed ---------------------------
+// ---- where a row comes from: four neighbouring elements of one row, rounded to bf16 and packed ----------------------
 template <class Op, int kSplitK>
 struct PartialRows {  // fp32 partial sums [split_k, rows, n], added in the order of the splits
   const float* partials;
@@ -27,17 +27,11 @@ struct PartialRows {  // fp32 partial sums [split_k, rows, n], added in the orde
   struct Raw {
     uint4 split[kSplitK];
   };
-  MKTUNE_DEVICE const float* at(int split, int row, int n) const {
-    return partials + (static_cast<u64>(split) * rows + row) * Op::kN + n;
-  }
-  MKTUNE_DEVICE void touch_row(int row, int n) const {
-#pragma unroll
-    for (int s = 0; s < kSplitK; ++s) touch(at(s, row, n));
-  }
   MKTUNE_DEVICE Raw load(int row, int n) const {
     Raw raw;
 #pragma unroll
-    for (int s = 0; s < kSplitK; ++s) raw.split[s] = load_produced_16(at(s, row, n));
+    for (int s = 0; s < kSplitK; ++s)
+      raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * Op::kN + n);
     return raw;
   }
   static MKTUNE_DEVICE uint2 rounded(const Raw& raw) {
@@ -58,7 +52,6 @@ struct Bf16Rows {  // bf16 [rows, n]
   const Bf16* y;
 
   using Raw = uint2;
-  MKTUNE_DEVICE void touch_row(int row, int n) const { touch(y + static_cast<u64>(row) * Op::kN + n); }
   MKTUNE_DEVICE Raw load(int row, int n) const { return load_produced_8(y + static_cast<u64>(row) * Op::kN + n); }
   static MKTUNE_DEVICE uint2 rounded(Raw raw) { return raw; }
 };
@@ -76,7 +69,7 @@ MKTUNE_DEVICE auto producer_rows(const void* in, int rows) {
 template <int kSplitK>
 constexpr int kRowsAtOnce = kSplitK <= 8 ? 4 : 2;
 
-// ---- what a tile writes --------------------------------------------------------------------------------------------------
+// ---- what a tile writes ---------------------------------------------------------------------------------------------
 // Partial sums of one split; split_k > 1.
 template <class Op, class Gemm>
 MKTUNE_DEVICE void store_partials(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, float* partials,
@@ -99,9 +92,9 @@ MKTUNE_DEVICE void store_y(const typename Gemm::Accumulator& sum, const TileCoor
   });
 }
 
-// split_k > 1: the last split of a tile to arrive adds the splits up, in their order, so that the result does not depend on
-// which one was last, and writes them rounded to y. True in the CTA that did so. Run by all consumers of the tile; `flag`
-// is one word of shared memory. The counters [m tiles, n tiles] wrap to zero by themselves.
+// split_k > 1: the last split of a tile to arrive adds the splits up, in their order, so that the result does not
+// depend on which one was last, and writes them rounded to y. True in the CTA that did so. Run by all consumers of the
+// tile; `flag` is one word of shared memory. The counters [m tiles, n tiles] wrap to zero by themselves.
 template <class Op, class Gemm, int kSplitK>
 MKTUNE_DEVICE bool add_splits(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, float* partials,
                               u32* tile_counters, Bf16* y, int rows, int thread, volatile u32* flag, int barrier) {

@@ -1,7 +1,7 @@
 // How the indexer finishes 128 neighbouring columns of a GEMM, a head: what B1 and D1 have in common.
 //
-// A warp holds a head, four neighbours a lane. It may work on several tokens' heads at once, step by step over all of them,
-// so that they hide each other's latencies.
+// A warp holds a head, four neighbours a lane. It may work on several tokens' heads at once, step by step over all of
+// them, so that they hide each other's latencies.
 #pragma once
 #include "common/quant.cuh"
 #include "common/rope.cuh"
@@ -42,7 +42,7 @@ struct IndexHead {
   }
 };
 
-// ---- finalizer = last_arriver ---------------------------------------------------------------------------------------------
+// ---- finalizer = last_arriver ---------------------------------------------------------------------------------------
 // Rows of one head as a tile left them in shared memory, 16 bytes apart so that eight tokens meet no bank twice.
 struct StagedRows {
   static constexpr int kPitch = IndexHead::kDim * 2 + 16;
@@ -63,9 +63,9 @@ struct HeadWorkspace {
   u32* counters;      // [m tiles, heads], unless a tile is a whole head of all K; they wrap to zero by themselves
 };
 
-// The last CTA of a head to arrive, be it of another split or of the head's other half, gets the head's rows for `finish`:
-// finish.run<rows at once>(source, first row, step, end, head, lane), each of its warps every `step`-th row.
-// Run by all consumers of the tile; `flag` is one word of shared memory and `staging` block_m · StagedRows::kPitch bytes.
+// The last CTA of a head to arrive, be it of another split or of the head's other half, has `finish` run over the
+// head's rows, each of its warps every so many rows. Run by all consumers of the tile; `flag` is one word of shared
+// memory and `staging` block_m · StagedRows::kPitch bytes.
 template <class Op, class Gemm, int kSplitK>
 struct HeadLastArriver {
   static constexpr int kTiles = IndexHead::kDim / Gemm::kBlockN;  // of a head
@@ -103,8 +103,11 @@ struct HeadLastArriver {
     constexpr int kWarps = Gemm::kThreads / 32, kEach = (Gemm::kBlockM + kWarps - 1) / kWarps;
     constexpr int kAtOnce = kEach < kRowsAtOnce<kSplitK> ? kEach : kRowsAtOnce<kSplitK>;
     const int end = min(tile.m + Gemm::kBlockM, rows);
-    for (int row = tile.m + thread / 32; row < end; row += kAtOnce * kWarps)
-      finish.template run<kAtOnce>(source, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
+    for (int row = tile.m + thread / 32; row < end; row += kAtOnce * kWarps) {
+      // The places' table entries hang on loads of their own: ask for places first.
+      const auto places = Finish::template load_places<kAtOnce>(finish.args, row, kWarps, end);
+      finish.template run<kAtOnce>(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
+    }
   }
 };
 

@@ -1,7 +1,8 @@
-// B1: y = h · W_kᵀ (block-FP8), then per row: LayerNorm, RoPE of the first 64 dims, Q128, and key and scale into the row's
-// slot of the index-K pages.
+// B1: y = h · W_kᵀ (block-FP8), then per row: LayerNorm, RoPE of the first 64 dims, Q128, and key and scale into the
+// row's slot of the index-K pages.
 //
-// y is rounded to bf16 once before the norm; norm and RoPE run in fp32 and are rounded once to bf16, which is quantised.
+// y is rounded to bf16 once before the norm; norm and RoPE run in fp32 and are rounded once to bf16, which is
+// quantised.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -33,6 +34,10 @@ struct IndexerKFinish {
   struct NormWeights {
     float4 w, b;  // of this lane's four dims
   };
+  template <int kCount>
+  struct Places {
+    i64 position[kCount], slot[kCount];
+  };
 
   IndexerKArgs args;
   NormWeights norm;
@@ -42,32 +47,28 @@ struct IndexerKFinish {
     return {four_floats(args.ln_w + lane * IndexHead::kUnit), four_floats(args.ln_b + lane * IndexHead::kUnit)};
   }
 
-  // Has the addresses that `run` starts with translated; one thread. May run before the wait: nothing is read.
-  template <class Rows>
-  static MKTUNE_DEVICE void touch_row(const Rows& source, const IndexerKArgs& args, int row) {
-    source.touch_row(row, 0);
-    touch(args.positions + row);
-    touch(args.slots + row);
-    touch(args.cos);
-    touch(args.sin);
-  }
-
-  // Rows row, row + step, … before `end`, kCount of them.
-  template <int kCount, class Rows>
-  MKTUNE_DEVICE void run(const Rows& source, int row, int step, int end, int, int lane) const {
-    // The position's table entries hang on a load of their own: ask first.
-    i64 position[kCount], slot[kCount];
+  // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
+  template <int kCount>
+  static MKTUNE_DEVICE Places<kCount> load_places(const IndexerKArgs& args, int row, int step, int end) {
+    Places<kCount> places;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
-      slot[i] = load_produced_i64(args.slots + min(row + i * step, end - 1));
+      places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
+      places.slot[i] = load_produced_i64(args.slots + min(row + i * step, end - 1));
     }
+    return places;
+  }
+
+  // These rows.
+  template <int kCount, class Rows>
+  MKTUNE_DEVICE void run(const Rows& source, const Places<kCount>& places, int row, int step, int end, int,
+                         int lane) const {
     typename Rows::Raw raw[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) raw[i] = source.load(min(row + i * step, end - 1), lane * IndexHead::kUnit);
     RopeFactors factors[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, position[i], lane);
+    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, places.position[i], lane);
 
     float4 value[kCount];
     float statistic[kCount];  // of each row: its mean, then its variance
@@ -100,9 +101,10 @@ struct IndexerKFinish {
     delay_before_results();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (row + i * step >= end || slot[i] < 0) continue;
-      u8* page = args.index_k_cache + slot[i] / IndexerK::kPageKeys * IndexerK::kPageBytes;
-      const int key = static_cast<int>(slot[i] % IndexerK::kPageKeys);
+      if (row + i * step >= end || places.slot[i] < 0) continue;
+      const i64 slot = places.slot[i];
+      u8* page = args.index_k_cache + slot / IndexerK::kPageKeys * IndexerK::kPageBytes;
+      const int key = static_cast<int>(slot % IndexerK::kPageKeys);
       reinterpret_cast<u32*>(page + key * IndexerK::kKeyBytes)[lane] = codes[i];
       if (lane == 0) reinterpret_cast<float*>(page + IndexerK::kScalesAt)[key] = scales[i];
     }

@@ -1,5 +1,5 @@
-// D1: y = q_lora · W_iqᵀ (block-FP8), then per token and head: RoPE of the first 64 dims, Q128 with scale s, and the head's
-// weight w = g · 32^-½ · 128^-½ · s.
+// D1: y = q_lora · W_iqᵀ (block-FP8), then per token and head: RoPE of the first 64 dims, Q128 with scale s, and the
+// head's weight w = g · 32^-½ · 128^-½ · s.
 //
 // y is rounded to bf16 once before RoPE, which runs in fp32 and is rounded once to bf16, which is quantised.
 #pragma once
@@ -28,28 +28,28 @@ struct IndexerQArgs {
 // Whole warps, each of which has a row's head of its own, or that of several rows at once.
 template <Trigger kTrigger>
 struct IndexerQFinish {
+  template <int kCount>
+  struct Places {
+    i64 position[kCount];
+  };
+
   IndexerQArgs args;
 
-  // Has the addresses that `run` starts with translated; one thread. May run before the wait: nothing is read.
-  template <class Rows>
-  static MKTUNE_DEVICE void touch_row(const Rows& source, const IndexerQArgs& args, int row, int head) {
-    source.touch_row(row, head * IndexHead::kDim);
-    touch(args.positions + row);
-    touch(args.cos);
-    touch(args.sin);
-    touch(args.g + row * IndexerQ::kHeads);
-    touch(args.qi + row * IndexerQ::kN);
-    touch(args.w + row * IndexerQ::kHeads);
+  // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
+  template <int kCount>
+  static MKTUNE_DEVICE Places<kCount> load_places(const IndexerQArgs& args, int row, int step, int end) {
+    Places<kCount> places;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
+    return places;
   }
 
-  // One head of rows row, row + step, … before `end`, kCount of them.
+  // One head of these rows.
   template <int kCount, class Rows>
-  MKTUNE_DEVICE void run(const Rows& source, int row, int step, int end, int head, int lane) const {
-    // The position's table entries hang on a load of their own: ask first.
-    i64 position[kCount];
+  MKTUNE_DEVICE void run(const Rows& source, const Places<kCount>& places, int row, int step, int end, int head,
+                         int lane) const {
     float gate[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
     typename Rows::Raw raw[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -59,7 +59,7 @@ struct IndexerQFinish {
       gate[i] = load_produced_4(args.g + min(row + i * step, end - 1) * IndexerQ::kHeads + head);
     RopeFactors factors[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, position[i], lane);
+    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, places.position[i], lane);
 
     float4 value[kCount];
 #pragma unroll

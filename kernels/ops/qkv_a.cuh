@@ -1,8 +1,8 @@
-// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the last
-// 64, and the last 576 into the row's slot of the MLA cache.
+// B0: y = h · W_aᵀ (block-FP8), then per row: RMSNorm and Q128 of the first 2048, RMSNorm of the next 512, RoPE of the
+// last 64, and the last 576 into the row's slot of the MLA cache.
 //
-// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run in
-// fp32 without rounding in between.
+// Every element of y is rounded to bf16 once before the norms, whichever way it gets to them. Norms and RoPE then run
+// in fp32 without rounding in between.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -32,7 +32,7 @@ struct QkvAFinalizerArgs {
   int rows;
 };
 
-// ---- the finalizer: one row by one team ---------------------------------------------------------------------------------
+// ---- the finalizer: one row by one team -----------------------------------------------------------------------------
 template <int kThreads>
 struct QkvAFinalizer {
   // A unit is four neighbours, so that a warp's 32 units are one quantisation group. Lora units come first; the team's
@@ -69,18 +69,6 @@ struct QkvAFinalizer {
       if (unit < kKvUnits) weights.tail_[i] = load_constant_8(reinterpret_cast<const uint2*>(args.kv_norm_w) + unit);
     }
     return weights;
-  }
-
-  // Has the addresses that run_row starts with translated; one thread. May run before the wait: nothing is read.
-  template <class Rows>
-  static MKTUNE_DEVICE void touch_row(const Rows& source, const QkvAFinalizerArgs& args, int row) {
-    source.touch_row(row, 0);
-    touch(args.positions + row);
-    touch(args.slots + row);
-    touch(args.cos);
-    touch(args.sin);
-    touch(args.q_lora_q + row * QkvA::kLora);
-    touch(args.q_lora_s);
   }
 
   template <Trigger kTrigger, class Rows, class Weights>
@@ -180,8 +168,8 @@ struct QkvALastArriver {
                                 const LastArriverArgs& workspace, const QkvAFinalizerArgs& args, int thread,
                                 volatile u32* flag, int barrier) {
     if constexpr (kSplitK > 1) {
-      if (!add_splits<QkvA, Gemm, kSplitK>(sum, tile, workspace.partials, workspace.tile_counters, workspace.y, args.rows,
-                                           thread, flag, barrier))
+      if (!add_splits<QkvA, Gemm, kSplitK>(sum, tile, workspace.partials, workspace.tile_counters, workspace.y,
+                                           args.rows, thread, flag, barrier))
         return;
     } else {
       store_y<QkvA, Gemm>(sum, tile, workspace.y, args.rows, thread);
@@ -190,8 +178,9 @@ struct QkvALastArriver {
       return;
     const Team<32> team{thread % 32, 0};
     const QkvAFinalizer<32>::NormWeightsInMemory weights{args.q_norm_w, args.kv_norm_w};
+    const Bf16Rows<QkvA> source{workspace.y};
     for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
-      QkvAFinalizer<32>::template run_row<Trigger::kExit>(Bf16Rows<QkvA>{workspace.y}, args, row, weights, team, nullptr);
+      QkvAFinalizer<32>::template run_row<Trigger::kExit>(source, args, row, weights, team, nullptr);
   }
 
 };

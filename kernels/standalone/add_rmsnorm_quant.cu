@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kThreads)
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) weights = Body::load_norm_weights(norm_w, team);
 
-  Body::template run_row<kTrigger>({x, residual, norm_w, residual_out, h, h_q, h_s, rows}, blockIdx.x, blockIdx.y, weights,
-                                   team, scratch);
+  const AddRmsnormQuantArgs args{x, residual, norm_w, residual_out, h, h_q, h_s, rows};
+  Body::template run_row<kTrigger>(args, blockIdx.x, blockIdx.y, weights, team, scratch);
   stamp_end();
 }
 

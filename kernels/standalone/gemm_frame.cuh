@@ -1,8 +1,9 @@
 // One CTA of a stand-alone block-FP8 GEMM: who plays which role, and where the wait and the trigger stand.
 //
-// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on every
-// path. What stands before it touches constants only: with gdc = prologue the weights' scales and the descriptors; with
-// gdc = prefetch also the weights that fill the ring and those asked into L2; with gdc = entry nothing.
+// Warps: the consumers first, then the weight loader, then the activation loader. Every thread executes the wait on
+// every path. What stands before it touches constants only: with gdc = prologue the weights' scales and the
+// descriptors; with gdc = prefetch also the weights that fill the ring and those asked into L2; with gdc = entry
+// nothing.
 #pragma once
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
@@ -26,8 +27,8 @@ MKTUNE_DEVICE TileCoordinates tile_of_cta() {
 // epilogue(sum, thread) runs in the consumers, behind their wait. `weight_scales` is [n / 128, groups of all K].
 template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
 MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
-                                const TensorMap& activations, const TensorMap& activation_scales, const TileCoordinates& tile,
-                                int l2_groups, Epilogue epilogue) {
+                                const TensorMap& activations, const TensorMap& activation_scales,
+                                const TileCoordinates& tile, int l2_groups, Epilogue epilogue) {
   constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
   const int warp = warp_index();
   const typename Gemm::Ring ring{shared_address(shared)};
@@ -87,9 +88,10 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
   stamp_end();
 }
 
-// A GEMM whose rows another kernel finishes, or nobody. `out` is fp32 partials [split_k, rows, n], or bf16 y [rows, n] where
-// split_k is 1.
-template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
+// A GEMM whose rows another kernel finishes, or nobody. `out` is fp32 partials [split_k, rows, n], or bf16 y [rows, n]
+// where split_k is 1.
+template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc,
+          Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     gemm_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
@@ -97,15 +99,14 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Op, Gemm, kSplitK>();
-  if (kGdc != Gdc::kEntry && threadIdx.x == 0)
-    touch(static_cast<u8*>(out) + static_cast<u64>(tile.split * rows + tile.m) * Op::kN * (kSplitK > 1 ? 4 : 2));
-  run_gemm_cta<Op, Gemm, kGdc, kTrigger>(shared, weights, weight_scales, activations, activation_scales, tile, l2_groups,
-                                         [&](typename Gemm::Accumulator& sum, int thread) {
-                                           if constexpr (kSplitK > 1)
-                                             store_partials<Op, Gemm>(sum, tile, static_cast<float*>(out), rows, thread);
-                                           else
-                                             store_y<Op, Gemm>(sum, tile, static_cast<Bf16*>(out), rows, thread);
-                                         });
+  run_gemm_cta<Op, Gemm, kGdc, kTrigger>(
+      shared, weights, weight_scales, activations, activation_scales, tile, l2_groups,
+      [&](typename Gemm::Accumulator& sum, int thread) {
+        if constexpr (kSplitK > 1)
+          store_partials<Op, Gemm>(sum, tile, static_cast<float*>(out), rows, thread);
+        else
+          store_y<Op, Gemm>(sum, tile, static_cast<Bf16*>(out), rows, thread);
+      });
 }
 
 }  // namespace mktune

@@ -1,8 +1,8 @@
 // B1 as kernels of its own: the GEMM (B1p, gemm_producer<IndexerK, …>) and the finalizer (B1f), or both in one with
 // finalizer = last_arriver.
 //
-// Before the wait: see gemm_frame.cuh for the GEMM; the norm's weight and bias (constants) for the finalizer with
-// gdc = prologue.
+// Before the wait: see gemm_frame.cuh for the GEMM; for the finalizer with gdc = prologue the norm's weight and
+// bias (constants), positions and slots (arguments that nothing in a graph writes).
 #include "ops/indexer_k.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -46,15 +46,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Finish::NormWeights norm;
+  typename Finish::template Places<1> places;
   if constexpr (kGdc == Gdc::kPrologue) {
     norm = Finish::load_norm_weights(args, lane);
-    if (lane == 0 && row < rows) Finish::touch_row(source, args, row);
+    places = Finish::template load_places<1>(args, row, 1, rows);
   }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kEntry) norm = Finish::load_norm_weights(args, lane);
+  if constexpr (kGdc == Gdc::kEntry) {
+    places = Finish::template load_places<1>(args, row, 1, rows);
+    norm = Finish::load_norm_weights(args, lane);
+  }
 
-  if (row < rows) Finish{args, norm}.template run<1>(source, row, 1, rows, 0, lane);
+  if (row < rows) Finish{args, norm}.template run<1>(source, places, row, 1, rows, 0, lane);
   stamp_end();
 }
 

@@ -1,8 +1,8 @@
 // D1 as kernels of its own: the GEMM (D1p, gemm_producer<IndexerQ, …>) and the finalizer (D1f), or both in one with
 // finalizer = last_arriver.
 //
-// g is another producer's: read behind the wait of the kernel that finishes. Before the wait: see gemm_frame.cuh for the
-// GEMM; nothing for the finalizer, which with gdc = prologue has its addresses translated.
+// g is another producer's: read behind the wait of the kernel that finishes. Before the wait: see gemm_frame.cuh for
+// the GEMM; positions (an argument that nothing in a graph writes) for the finalizer with gdc = prologue.
 #include "ops/indexer_q.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -43,11 +43,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
-  if (kGdc == Gdc::kPrologue && lane == 0 && row < rows) Finish::touch_row(source, finish.args, row, head);
+  typename Finish::template Places<1> places;
+  if constexpr (kGdc == Gdc::kPrologue) places = Finish::template load_places<1>(finish.args, row, 1, rows);
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
+  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1>(finish.args, row, 1, rows);
 
-  if (row < rows) finish.template run<1>(source, row, 1, rows, head, lane);
+  if (row < rows) finish.template run<1>(source, places, row, 1, rows, head, lane);
   stamp_end();
 }
 

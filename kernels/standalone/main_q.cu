@@ -1,5 +1,5 @@
-// D0 as a kernel of its own: gemm_producer<MainQ, …> where split_k is 1, else the one below. The grid is (m tiles, n tiles,
-// splits). Before the wait: see gemm_frame.cuh.
+// D0 as a kernel of its own: gemm_producer<MainQ, …> where split_k is 1, else the one below. The grid is (m tiles, n
+// tiles, splits). Before the wait: see gemm_frame.cuh.
 #include "ops/main_q.cuh"
 #include "standalone/gemm_frame.cuh"
 

@@ -1,7 +1,7 @@
 // B0 as kernels of its own: the GEMM (B0p) and the finalizer (B0f), or both in one with finalizer = last_arriver.
 //
-// With finalizer = kernel the GEMM is gemm_producer<QkvA, …>.
-// Before the wait: see gemm_frame.cuh for the GEMM; the norms' weights (constants) for the finalizer with gdc = prologue.
+// With finalizer = kernel the GEMM is gemm_producer<QkvA, …>. Before the wait: see gemm_frame.cuh for the GEMM; the
+// norms' weights (constants) for the finalizer with gdc = prologue.
 #include "ops/qkv_a.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -11,8 +11,8 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials, Bf16* y,
-                       u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
+                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                       Bf16* y, u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
                        const float* cos, const float* sin, const i64* positions, const i64* slots, u8* q_lora_q,
                        float* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
@@ -46,10 +46,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
-  if constexpr (kGdc == Gdc::kPrologue) {
-    norm_weights = Body::load_norm_weights(args, team);
-    if (threadIdx.x == 0) Body::touch_row(source, args, row);
-  }
+  if constexpr (kGdc == Gdc::kPrologue) norm_weights = Body::load_norm_weights(args, team);
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) norm_weights = Body::load_norm_weights(args, team);

@@ -19,10 +19,9 @@ from mktune.backends.sim_kernels import sim_kernels
 from mktune.backends.sim_model import span_us
 from mktune.device import Device
 from mktune.errors import MktuneError
-from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
-from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, winner
+from mktune.measure.promotion import MIN_PAIRS, arms, attribution, check_builtins, decide, winner
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
@@ -71,7 +70,9 @@ class SimBench(Bench):
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         """The same decision as on a GPU; a modelled span stands in every round, so that there is no noise."""
-        compared = arms(finalists, builtins, self._attribution(finalists[0]) if finalists else {})
+        problem = self.problem
+        structures = attribution(finalists[:1], workload(problem.workload), problem.ops, self.device.arch)
+        compared = arms(finalists, builtins, structures)
         outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
         guards = [arm for arm in compared if arm.role == "builtin"]
         check_builtins({name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()}, guards)
@@ -85,11 +86,6 @@ class SimBench(Bench):
 
     def close(self) -> None:
         """Nothing to free."""
-
-    def _attribution(self, best: Plan) -> dict[str, Plan]:
-        """The built-in structures with the best finalist's configs."""
-        found = builtin_plans(workload(best.workload), best.op_names, best.shape, self.device.arch, best.op)
-        return {f"{mode}, configs of {best.plan_id[:12]}": plan for mode, plan in found.items()}
 
 
 class SimBackend(Backend):

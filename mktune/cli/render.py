@@ -19,6 +19,7 @@ from mktune import knobs
 
 GAP = "  "
 NARROWEST = 30  # cells: a column folded further than this is easier to read on lines of its own
+LONGEST = 1000  # characters of a message: somebody may give a whole file for a name
 _written = False
 
 
@@ -80,8 +81,9 @@ def note(text: str, style: str = "") -> None:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, with control characters spelled out."""
-    return visible(" ".join(text.split()))
+    """`text` on one line, with control characters spelled out, and its middle left out where nobody would read it."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
 
 
 def visible(text: str) -> str:

@@ -61,6 +61,7 @@ class GemmOp(Op):
     operands     weight and weight scales, what the weight loader fetches
     constants    other weights, read when rows are finished
     arguments    produced tensors and runtime arguments read when rows are finished
+    places       those runtime arguments of which a finalizer kernel's prologue reads its rows' values
     """
 
     problem: ClassVar[Problem]
@@ -68,6 +69,7 @@ class GemmOp(Op):
     operands: ClassVar[tuple[str, ...]]
     constants: ClassVar[tuple[str, ...]] = ()
     arguments: ClassVar[tuple[str, ...]] = ()
+    places: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, int]]
 
     @property
@@ -236,7 +238,7 @@ def _facts(
     # Weights wait unless their loader runs ahead; their scales are read in the prologue.
     loads = reads(op.operands[:1], after_wait=gdc != "prefetch") + reads(op.operands[1:], after_wait=gdc == "entry")
     loads += reads(op.activations, after_wait=True)
-    finish = reads(op.arguments, after_wait=True) + writes(op.outputs)
+    finish = writes(op.outputs)
     counters = _updates("tile_counters") if split else ()
     if finalizer == "kernel":
         sums = "partials" if split else "y"
@@ -244,10 +246,11 @@ def _facts(
         gdc, trigger = placement[1]
         tables = tuple(port for port in op.constants if port in ROPE_TABLES)
         norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
-        constants = reads(norms, after_wait=gdc == "entry") + reads(tables, after_wait=True)
-        accesses = reads([sums], after_wait=True) + constants + finish
+        ahead = reads((*norms, *op.places), after_wait=gdc == "entry")
+        accesses = ahead + reads([sums, *tables], after_wait=True) + finish
+        accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
         return producer, KernelFacts("f", "", accesses, True, trigger_class(trigger))
-    accesses = loads + reads(op.constants, after_wait=True) + finish + counters
+    accesses = loads + reads((*op.constants, *op.arguments), after_wait=True) + finish + counters
     if split:
         accesses += _updates("partials")
     if spans_tiles:

@@ -39,7 +39,7 @@ class QkvA(GemmOp):
     inputs = (*activations, *operands, *constants, *arguments, "mla_cache")
     outputs = ("q_lora_q", "q_lora_s", "mla_cache")
     weights = (*operands, *constants)
-    defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 6, "stages": 6, "warps": 4}
+    defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 3, "stages": 12, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
         "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),

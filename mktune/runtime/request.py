@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mktune.device import Device
@@ -80,6 +80,7 @@ def _whole(name: str, value: int | None) -> int:
 def _ops(ops: Sequence[str] | None) -> tuple[str, ...] | None:
     if ops is None:
         return None
-    if isinstance(ops, str) or not ops or not all(isinstance(name, str) for name in ops):
+    names = tuple(ops) if isinstance(ops, Iterable) and not isinstance(ops, str) else ()
+    if not names or not all(isinstance(name, str) for name in names):
         raise RequestError(f"ops are names such as ('A0', 'B0'), not {ops!r}")
-    return tuple(sorted(ops))
+    return tuple(sorted(names))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from mktune.backends.base import Backend, Bench, Problem
 from mktune.errors import CandidateError, MktuneError, NothingFoundError
 from mktune.graph.builtin import builtin_plans
 from mktune.measure.promotion import Arm, check_builtins
+from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.search.budget import Budget
 from mktune.search.proposals import Proposal, Proposals
@@ -20,14 +20,11 @@ from mktune.search.result import Observer, Progress, TuneResult, span_of
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
-from mktune.trial import Outcome, Status, Trial, Winner
+from mktune.trial import BUILTIN, Outcome, Status, Trial, Winner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mktune.store import Store, Study
 
-BUILTIN = "builtin:"
 FINALISTS = 4
 """Trials, fastest first, that are measured again beside the built-in plans."""
 
@@ -82,7 +79,7 @@ class _Search:
     trials: list[Trial] = field(default_factory=list)
     resumed: int = 0
     stored: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
+    timed: Phases = field(default_factory=Phases)
     began: float = field(default_factory=time.perf_counter)
     builtins: dict[str, Plan] = field(init=False)
 
@@ -124,8 +121,8 @@ class _Search:
         with self.timed("measure"), self.stop.interruptible():
             outcome = measured(bench, proposal.plan, None if proposal.source.startswith(BUILTIN) else self.best_us)
         compiling = dict(outcome.seconds).get("compile", 0.0)
-        self.seconds["compile"] = self.seconds.get("compile", 0.0) + compiling
-        self.seconds["measure"] -= compiling
+        self.timed.seconds["compile"] = self.timed.seconds.get("compile", 0.0) + compiling
+        self.timed.seconds["measure"] -= compiling
         spent = (*proposal.seconds, ("measure", time.perf_counter() - began))
         trial = Trial(number, proposal.plan, outcome, proposal.source, started, spent)
         with self.timed("store"):
@@ -185,14 +182,6 @@ class _Search:
             best_us=self.best_us,
         )
 
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
-
     def result(self, proposals: Proposals, winner: Winner | None) -> TuneResult:
         total = {"total": time.perf_counter() - self.began}
         return TuneResult(
@@ -202,7 +191,7 @@ class _Search:
             resumed=self.resumed,
             invalid=proposals.invalid,
             duplicate=proposals.duplicate,
-            seconds={**proposals.seconds, **self.seconds, **total},
+            seconds={**proposals.seconds, **self.timed.seconds, **total},
             exhausted=proposals.exhausted,
             stopped=self.stop.signal.name if self.stop.signal else "",
         )

@@ -6,17 +6,16 @@ on the seed and on what was measured, never on how fast anything ran.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
+from mktune.closing import Closing
 from mktune.errors import PlanError
 from mktune.lowering.graph import lower, lowered_id
+from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, SearchSpace
@@ -44,10 +43,9 @@ class Proposal:
 class _Counts:
     invalid: int = 0
     duplicate: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: {"ask": 0.0, "check": 0.0, "lower": 0.0})
 
 
-class Proposals:
+class Proposals(Closing):
     """See the module. A context manager; `take` and `tell` belong to the thread that measures.
 
     given  plans to be measured before the sampler is asked, as (source, plan)
@@ -68,6 +66,8 @@ class Proposals:
         self._given = deque(given)
         self._seen: set[str] = set()
         self._counts = _Counts()
+        self._timed = Phases()
+        self._timed.seconds.update(ask=0.0, check=0.0, lower=0.0)
         self._leftover: Iterator[tuple[Choices, Plan]] | None = None
         self._small: bool | None = None
         self._exhausted = ""
@@ -85,7 +85,7 @@ class Proposals:
     @property
     def seconds(self) -> dict[str, float]:
         """ask, check and lower: spent on the thread, beside measuring."""
-        return dict(self._counts.seconds)
+        return dict(self._timed.seconds)
 
     @property
     def exhausted(self) -> str:
@@ -128,14 +128,6 @@ class Proposals:
         """End the thread with what it does now; may be called twice."""
         self._thread.shutdown(cancel_futures=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # On the thread.
 
     def _tell(self, proposal: Proposal, span_us: float | None) -> None:
@@ -154,10 +146,10 @@ class Proposals:
         if self._exhausted:
             return None
         for rejected in range(MANY):
-            before, invalid = dict(self._counts.seconds), self._counts.invalid
+            before, invalid = dict(self._timed.seconds), self._counts.invalid
             choices, plan = self._ask(rejected)
             if self._is_new(plan, self._counts):
-                spent = tuple((phase, self._counts.seconds[phase] - before[phase]) for phase in before)
+                spent = tuple((phase, self._timed.seconds[phase] - before[phase]) for phase in before)
                 return Proposal(plan, self._name if rejected < PATIENCE else "random", choices, spent)
             if rejected < PATIENCE:
                 self._sampler.reject(choices, invalid=self._counts.invalid > invalid)
@@ -167,11 +159,11 @@ class Proposals:
         return None
 
     def _ask(self, rejected: int) -> tuple[Choices, Plan]:
-        with _Timed(self._counts.seconds, "ask"):
+        with self._timed("ask"):
             return self._sampler.ask() if rejected < PATIENCE else at_random(self._space, self._sampler.draw)
 
     def _is_new(self, plan: Plan, counts: _Counts) -> bool:
-        with _Timed(self._counts.seconds, "check"):
+        with self._timed("check"):
             violations = check(plan, self._space.device)
         if violations:
             counts.invalid += 1
@@ -185,7 +177,7 @@ class Proposals:
 
     def _key(self, plan: Plan) -> str:
         """Equal for plans that run the same kernels in the same graph."""
-        with _Timed(self._counts.seconds, "lower"):
+        with self._timed("lower"):
             return lowered_id(plan, lower(plan, self._space.graph, plan.shape))
 
     def _is_small(self) -> bool:
@@ -201,16 +193,3 @@ class Proposals:
                 return Proposal(plan, "enumeration", choices)
         self._exhausted = "every valid plan of the space was measured"
         return None
-
-
-class _Timed:
-    """Adds the time inside to a phase."""
-
-    def __init__(self, seconds: dict[str, float], phase: str) -> None:
-        self._seconds, self._phase = seconds, phase
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._seconds[self._phase] += time.perf_counter() - self._began

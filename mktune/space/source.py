@@ -90,7 +90,8 @@ class Node:
 def read(path: Path) -> Node:
     """The file's one document. Raises SpaceError, with file:line where there is one."""
     try:
-        data = path.read_bytes()[: MAX_BYTES + 1]
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # never more: the file may have no end
     except OSError as error:
         raise SpaceError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
@@ -135,11 +136,11 @@ def _build(path: Path, node: yaml.Node) -> Node:
     if isinstance(node, yaml.SequenceNode):
         return Node(place, [_build(path, item) for item in node.value])
     if node.tag not in _READ:
-        raise SpaceError(f"{place}: {node.value!r} is neither a whole number nor text (quote it to make it text)")
+        raise SpaceError(f"{place}: {_short(node.value)} is neither a whole number nor text (quote it to make it text)")
     try:
         return Node(place, yaml.constructor.SafeConstructor().construct_object(node))
     except ValueError:
-        raise SpaceError(f"{place}: {node.value!r} is not a whole number") from None
+        raise SpaceError(f"{place}: {_short(node.value)} is not a whole number") from None
 
 
 def _build_mapping(path: Path, node: yaml.MappingNode) -> dict[str, Node]:
@@ -152,3 +153,8 @@ def _build_mapping(path: Path, node: yaml.MappingNode) -> dict[str, Node]:
             key.fail(f"key {key.value!r} stands twice")
         entries[key.value] = _build(path, value_node)
     return entries
+
+
+def _short(text: str) -> str:
+    """The value as a message shows it."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")

@@ -82,8 +82,10 @@ class Store(Closing):
         """A new study, or with `resume` the stored one of that name, its abandoned trials ended as lost.
 
         start  with `resume`: make the study where there is none. Of several processes that ask at once, one makes it
+
         Raises StudyExists, an InputError, where the name is taken (without `resume`), InputError where it is missing or
-        searches another problem (with it), or cannot be stored. Another sampler or seed may go on with a study: both say how it is searched, not what.
+        searches another problem (with it), or cannot be stored. Another sampler or seed may go on with a study: both
+        say how it is searched, not what.
         """
         problem = StudyProblem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
         with self._database.write(alone=True) as connection:

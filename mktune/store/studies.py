@@ -53,7 +53,10 @@ class Study:
 
 
 def create(connection: Connection, name: str, problem: StudyProblem, sampler: str, seed: int) -> Study:
-    """A new study. Raises StudyExists where the name is taken, InputError where it cannot be one, or the seed does not fit a column."""
+    """A new study.
+
+    Raises StudyExists where the name is taken, InputError where it cannot be one, or the seed does not fit a column.
+    """
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"the seed {seed} does not fit 64 bits")
     if find(connection, check_name(name)) is not None:

@@ -1,5 +1,5 @@
-// Two op bodies one after the other in one CTA, as a megakernel would run them: every row of A0 by all 192 threads, then
-// GEMM tiles by roles that walk the same ring on and on. Weights of the first tile are fetched before A0 starts.
+// Two op bodies one after the other in one CTA, as a megakernel would run them: every row of A0 by all 192 threads,
+// then GEMM tiles by roles that walk the same ring on and on. Weights of the first tile are fetched before A0 starts.
 #include "ops/add_rmsnorm_quant.cuh"
 #include "ops/qkv_a.cuh"
 
@@ -8,8 +8,9 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kStages>
 __global__ void __launch_bounds__(192, 1)
     two_bodies(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-               const __grid_constant__ TensorMap activation_scales, const float* weight_scales, const Bf16* x, const Bf16* residual, const Bf16* norm_w, Bf16* residual_out,
-               Bf16* h, u8* h_q, float* h_s, Bf16* y, int rows) {
+               const __grid_constant__ TensorMap activation_scales, const float* weight_scales, const Bf16* x,
+               const Bf16* residual, const Bf16* norm_w, Bf16* residual_out, Bf16* h, u8* h_q, float* h_s, Bf16* y,
+               int rows) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, 64, kStages, 4, QkvA::kGroups>;
   using Body = AddRmsnormQuant<192>;
   constexpr int kTiles = QkvA::kN / 64, kGroups = QkvA::kGroups;

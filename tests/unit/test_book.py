@@ -125,6 +125,8 @@ def test_what_is_no_size_is_an_error_also_after_the_right_answer_was_given(name:
         {"gpu": None},
         {"gpu": 1},
         {"ops": "A0"},
+        {"ops": 5},
+        {"ops": iter(())},
         {"ops": ()},
         {"ops": [1]},
         {"shape": (2, 8, 8192)},

@@ -96,3 +96,10 @@ def test_document_is_one_json_value_without_nan(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(("value", "length"), [(10.0, 20), (5.0, 10), (0.0, 0), (math.nan, 0), (20.0, 20), (0.1, 1)])
 def test_bar_length_is_proportional(value: float, length: int) -> None:
     assert len(render.bar(value, 10.0, 20)) == length
+
+
+def test_a_message_keeps_its_beginning_and_its_end_however_long_it_is() -> None:
+    line = render.one_line(f"unknown op {'x' * 100_000!r};\nops: A0")
+    assert line.startswith("unknown op 'xxx")
+    assert line.endswith("xxx'; ops: A0")
+    assert len(line) < 1100

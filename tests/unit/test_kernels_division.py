@@ -1,7 +1,7 @@
 """The kernels' division (quant.cuh: a product corrected once) is IEEE division wherever they divide.
 
 Division commutes with powers of two, so mantissas are all that there is to try: x is bf16, the scale comes from a bf16
-peak or from one of the smallest ones. Numbers are exact here; `nearest` is what the hardware's fp32 operations do to them.
+peak or from a smallest one. Numbers are exact here; `nearest` is what the hardware's fp32 operations do to them.
 """
 
 from __future__ import annotations

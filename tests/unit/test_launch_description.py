@@ -7,6 +7,7 @@ import pytest
 from mktune.device import Device
 from mktune.errors import InputError, SetupError
 from mktune.launch import BufferArg, TensorMapArg
+from mktune.ops.gemm import GemmOp
 from mktune.ops.launch import dynamic_smem, launches_for, with_defines
 from mktune.ops.registry import all_ops
 from mktune.plan import KernelPlan, OpPlan
@@ -41,6 +42,7 @@ CONFIGS: list[tuple[str, dict[str, int | str]]] = [
 @pytest.mark.parametrize(("title", "fields"), CONFIGS)
 def test_a_launch_uses_exactly_the_buffers_of_the_ops_facts(title: str, fields: dict[str, int | str]) -> None:
     op, plan = all_ops()[title], changed(title, **fields)
+    assert isinstance(op, GemmOp)
     kernels = (PLAIN,) * len(op.kernels(plan))
     found = launches_for(title, plan, kernels, Shape.from_m(16, 8192), H200)
     for launch, facts in zip(found, op.facts(plan, kernels), strict=True):
@@ -48,7 +50,7 @@ def test_a_launch_uses_exactly_the_buffers_of_the_ops_facts(title: str, fields: 
         assert named == {access.buffer for access in facts.accesses}
         written = {access.buffer for access in facts.accesses if access.writes}
         constant = {arg.buffer for arg in launch.args if isinstance(arg, BufferArg | TensorMapArg) and arg.constant}
-        assert constant == named & set(op.weights)
+        assert constant == named & {*op.weights, *op.places}
         assert not constant & written
 
 
@@ -87,7 +89,7 @@ def test_few_rows_are_shared_by_several_ctas(m: int, parts: int) -> None:
 
 
 def test_an_op_without_kernels_says_so() -> None:
-    with pytest.raises(SetupError, match=r"op nothing \(wgmma\) has no CUDA kernel"):
+    with pytest.raises(SetupError, match=r"op nothing \(wgmma\) has no CUDA kernel yet; choose .* qkv_a, "):
         launches_for("nothing", OpPlan.of("wgmma", {}), (PLAIN,), Shape.from_m(16, 8192), H200)
 
 

@@ -35,7 +35,7 @@ _kernel_plans = st.builds(
 def plans(draw: st.DrawFn) -> Plan:
     """Any plan that is well formed, however odd its names."""
     kernels = draw(st.lists(_names, min_size=1, max_size=6, unique=True))
-    ops = draw(st.dictionaries(_names, st.dictionaries(_names, _values, max_size=4), max_size=4))
+    ops = draw(st.dictionaries(_names, st.dictionaries(_names, _values, max_size=4), min_size=1, max_size=4))
     pairs = [(first, second) for i, first in enumerate(kernels) for second in kernels[i + 1 :]]
     edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     low = draw(st.integers(1, 16))
@@ -136,6 +136,8 @@ def _with(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 
 _FIELDS = tuple(make_plan().to_dict())
 _MALFORMED = {
+    "nothing to compute": lambda data: data.update(ops={}, kernels={}, order=[], edges={}),
+    "no ops": lambda data: data.update(ops={}),
     **{f"no {name}": _without(name) for name in _FIELDS},
     **{f"{name} null": _with(None, name) for name in _FIELDS},
     **{f"{name} of another type": _with(1.5, name) for name in _FIELDS},

@@ -183,8 +183,8 @@ def test_a_gain_that_the_pairs_do_not_agree_on_is_none():
 
 
 def test_simplicity_decides_a_tie_before_the_plan_id_does():
-    simple = candidate(1, "serial")
-    plans = [plan for plan in (candidate(i) for i in range(2, 30)) if plan.plan_id < simple.plan_id]
+    simple = max((candidate(i, "serial") for i in range(1, 30)), key=lambda plan: plan.plan_id)
+    plans = [plan for plan in map(candidate, range(30, 60)) if plan.plan_id < simple.plan_id]
     assert plans
     found = arms([plans[0], simple], BUILTINS)
     decision = decide(found, {arm.name: [30.0 if arm.role == "finalist" else 37.0] * 31 for arm in found})

@@ -44,12 +44,17 @@ def launches_for(
     """One launch for each kernel of the op, in issue order. Raises SetupError for an op without CUDA kernels."""
     describe = LAUNCHES.get((title, plan.impl))
     if describe is None:
-        raise SetupError(f"op {title} ({plan.impl}) has no CUDA kernel")
+        raise SetupError(_missing(f"{title} ({plan.impl})"))
     return describe(plan, kernels, shape, device)
 
 
 def dynamic_smem(title: str, plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of one CTA of kernel `suffix`. Raises SetupError for an op without kernels."""
     if title not in _SMEM:
-        raise SetupError(f"op {title} has no CUDA kernel")
+        raise SetupError(_missing(title))
     return _SMEM[title](plan, suffix)
+
+
+def _missing(what: str) -> str:
+    known = ", ".join(dict.fromkeys(title for title, _ in LAUNCHES))
+    return f"op {what} has no CUDA kernel yet; choose with --ops among: {known}"

@@ -26,5 +26,5 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 
 def _finish_args() -> tuple[Arg, ...]:
-    constants = tuple(BufferArg(port, constant=True) for port in ("k_ln_w", "k_ln_b", "cos", "sin"))
-    return (*constants, *(BufferArg(port) for port in ("positions", "slots", "index_k_cache")))
+    constants = ("k_ln_w", "k_ln_b", "cos", "sin", *IndexerK.places)
+    return (*(BufferArg(port, constant=True) for port in constants), BufferArg("index_k_cache"))

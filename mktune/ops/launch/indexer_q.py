@@ -26,5 +26,5 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 
 def _finish_args() -> tuple[Arg, ...]:
-    constants = tuple(BufferArg(port, constant=True) for port in ("cos", "sin"))
-    return (*constants, *(BufferArg(port) for port in ("g", "positions", "qi", "w")))
+    tables = tuple(BufferArg(port, constant=True) for port in ("cos", "sin"))
+    return (*tables, BufferArg("g"), BufferArg("positions", constant=True), BufferArg("qi"), BufferArg("w"))
