@@ -16,7 +16,7 @@ class KernelSpec:
     name_expression  C++ name of the instance, e.g. "mktune::gemm_producer<mktune::QkvA, …>"
     defines          macros set for this instance, e.g. (("MKTUNE_DELAY_NS", "20000"),)
     constants        indices of the kernel's parameters that are constant while a graph runs: scalars, and addresses and
-                     tensor maps of buffers that are never written on the GPU. Loads before the wait may use only these
+                     tensor maps of buffers that nothing in a graph writes. Loads before the wait may use only these
     """
 
     source: str
