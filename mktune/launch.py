@@ -13,10 +13,10 @@ class KernelSpec:
     """One kernel instance to compile.
 
     source           path under kernels/, e.g. "standalone/qkv_a.cu"
-    name_expression  C++ name of the instance, e.g. "mktune::qkv_a_producer<16, 128, 4>"
+    name_expression  C++ name of the instance, e.g. "mktune::gemm_producer<mktune::QkvA, …>"
     defines          macros set for this instance, e.g. (("MKTUNE_DELAY_NS", "20000"),)
     constants        indices of the kernel's parameters that are constant while a graph runs: scalars, and addresses and
-                     tensor maps of buffers that are never written on the GPU. Loads before the wait may use only these
+                     tensor maps of buffers that nothing in a graph writes. Loads before the wait may use only these
     """
 
     source: str
@@ -27,7 +27,7 @@ class KernelSpec:
 
 @dataclass(frozen=True)
 class BufferArg:
-    """The address of a named buffer plus `offset` bytes. Parameters marked `constant` are never written on the GPU."""
+    """The address of a named buffer plus `offset` bytes. Nothing in a graph writes those marked `constant`."""
 
     buffer: str
     offset: int = 0

@@ -26,6 +26,13 @@ MKTUNE_DEVICE void mma_sync_m16n8k32(float (&d)[4], uint4 a, u32 b0, u32 b1) {
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+// Transposes an 8 × 8 matrix of 16-bit values that the warp holds: lane i has row i / 4, columns i % 4 * 2 and the next.
+MKTUNE_DEVICE u32 transposed(u32 pair) {
+  u32 turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
 // Address of the 16-byte chunk `chunk` (0 … 7) of row `row` in a tile with the 128-byte swizzle.
 MKTUNE_DEVICE u32 swizzled(u32 tile, int row, int chunk) { return tile + row * 128 + ((chunk ^ (row & 7)) << 4); }
 

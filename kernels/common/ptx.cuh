@@ -136,7 +136,7 @@ MKTUNE_DEVICE i64 load_produced_i64(const i64* source) {
 MKTUNE_DEVICE u32 arrive_and_wrap(u32* counter, u32 last) {
   u32 before;
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
   return before;
 }
@@ -154,6 +154,7 @@ MKTUNE_DEVICE u32 to_bf16x2(float low, float high) {
 }
 MKTUNE_DEVICE float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
 MKTUNE_DEVICE float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
+MKTUNE_DEVICE float4 unpacked(uint2 v) { return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)}; }
 MKTUNE_DEVICE float round_to_bf16(float value) { return bf16_low(to_bf16x2(value, 0.0f)); }
 
 // Two floats to e4m3, to nearest even, clamped to ±448; `low` in the low byte.

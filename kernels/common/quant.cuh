@@ -20,9 +20,9 @@ MKTUNE_DEVICE float divide(float x, float y, float reciprocal) {
   return fmaf(fmaf(-quotient, y, x), reciprocal, quotient);
 }
 
-// s = max(amax, 1e-10) / 448 in IEEE fp32.
-MKTUNE_DEVICE QuantScale q128_scale(float amax) {
-  const float value = divide(fmaxf(amax, 1e-10f), kE4m3Max, 1.0f / kE4m3Max);
+// s = max(amax, smallest) / 448 in IEEE fp32.
+MKTUNE_DEVICE QuantScale q128_scale(float amax, float smallest = 1e-10f) {
+  const float value = divide(fmaxf(amax, smallest), kE4m3Max, 1.0f / kE4m3Max);
   return {value, __frcp_rn(value)};
 }
 

@@ -10,6 +10,22 @@ MKTUNE_DEVICE float warp_sum(float value) {
   return value;
 }
 
+// Sums and largest values over the warp, several at once: step by step, so that they hide each other's latencies.
+template <int kCount>
+MKTUNE_DEVICE void warp_sums(float (&value)[kCount]) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] += __shfl_xor_sync(0xffffffffu, value[i], step);
+}
+template <int kCount>
+MKTUNE_DEVICE void warp_maxima(float (&value)[kCount]) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] = fmaxf(value[i], __shfl_xor_sync(0xffffffffu, value[i], step));
+}
+
 // Largest value among `kLanes` neighbouring lanes.
 template <int kLanes>
 MKTUNE_DEVICE float lanes_max(float value) {

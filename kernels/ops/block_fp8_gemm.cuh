@@ -137,6 +137,22 @@ struct BlockFp8Gemm {
                 8 * j + lane % 4 * 2 + e % 2, sum[half][j][e]);
   }
 
+  // Calls visit(row, token, pair) for each two neighbouring rows, row even, of one token, rounded to bf16 and packed.
+  // Whole warps only: they turn their elements round, so that in one call four lanes have eight rows of a token.
+  template <class Visit>
+  static MKTUNE_DEVICE void for_each_pair(const Accumulator& sum, int thread, Visit visit) {
+    const int warpgroup = thread / 128, lane = thread % 32;
+    if (kSplitsGroups && warpgroup != 0) return;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int j = 0; j < kTokenGroups; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          visit(((kSplitsGroups ? 0 : warpgroup * kHalves) + half) * 64 + thread % 128 / 32 * 16 + h * 8 + lane % 4 * 2,
+                8 * j + lane / 4, transposed(to_bf16x2(sum[half][j][2 * h], sum[half][j][2 * h + 1])));
+  }
+
  private:
   // kCount groups from `at` on, kStep apart, added to `sum`. `group` is the first one's place among the tile's scales.
   template <int kCount>

@@ -7,13 +7,14 @@
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
 #include "common/quant.cuh"
+#include "common/rope.cuh"
 #include "common/team.cuh"
 #include "ops/block_fp8_gemm.cuh"
+#include "ops/gemm_results.cuh"
 
 namespace mktune {
 
-struct QkvA {
-  static constexpr int kN = 2624, kK = 6144, kGroups = kK / kQuantGroup;
+struct QkvA : GemmProblem<2624, 6144> {
   static constexpr int kLora = 2048, kKv = 512, kRope = 64, kCacheRow = kKv + kRope;
   static constexpr int kLoraGroups = kLora / kQuantGroup;
 };
@@ -31,44 +32,7 @@ struct QkvAFinalizerArgs {
   int rows;
 };
 
-// ---- where a row of y comes from: four neighbouring elements of one row, rounded to bf16 and packed -------------------
-template <int kSplitK>
-struct PartialRows {  // fp32 partial sums [split_k, rows, 2624], added in the order of the splits
-  const float* partials;
-  int rows;
-
-  struct Raw {
-    uint4 split[kSplitK];
-  };
-  MKTUNE_DEVICE Raw load(int row, int n) const {
-    Raw raw;
-#pragma unroll
-    for (int s = 0; s < kSplitK; ++s)
-      raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * QkvA::kN + n);
-    return raw;
-  }
-  static MKTUNE_DEVICE uint2 rounded(const Raw& raw) {
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int s = 0; s < kSplitK; ++s) {
-      sum.x += __uint_as_float(raw.split[s].x);
-      sum.y += __uint_as_float(raw.split[s].y);
-      sum.z += __uint_as_float(raw.split[s].z);
-      sum.w += __uint_as_float(raw.split[s].w);
-    }
-    return {to_bf16x2(sum.x, sum.y), to_bf16x2(sum.z, sum.w)};
-  }
-};
-
-struct Bf16Rows {  // bf16 [rows, 2624]
-  const Bf16* y;
-
-  using Raw = uint2;
-  MKTUNE_DEVICE Raw load(int row, int n) const { return load_produced_8(y + static_cast<u64>(row) * QkvA::kN + n); }
-  static MKTUNE_DEVICE uint2 rounded(Raw raw) { return raw; }
-};
-
-// ---- the finalizer: one row by one team ---------------------------------------------------------------------------------
+// ---- the finalizer: one row by one team -----------------------------------------------------------------------------
 template <int kThreads>
 struct QkvAFinalizer {
   // A unit is four neighbours, so that a warp's 32 units are one quantisation group. Lora units come first; the team's
@@ -120,15 +84,13 @@ struct QkvAFinalizer {
       const int unit = min(i * kThreads + team.rank, kTailUnits - 1);
       tail_raw[i] = source.load(row, QkvA::kLora + unit * kUnit);
     }
-    float2 cos[kTailRounds], sin[kTailRounds];
+    RopeFactors factors[kTailRounds];
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {
       const int pair = (i * kThreads + team.rank - kKvUnits) * 2;  // of the RoPE part; two pairs a unit
-      cos[i] = sin[i] = {0.0f, 0.0f};
-      if (pair >= 0 && pair < QkvA::kRope / 2) {
-        cos[i] = __ldg(reinterpret_cast<const float2*>(args.cos + position * (QkvA::kRope / 2) + pair));
-        sin[i] = __ldg(reinterpret_cast<const float2*>(args.sin + position * (QkvA::kRope / 2) + pair));
-      }
+      factors[i] = kNoRotation;
+      if (pair >= 0 && pair < QkvA::kRope / 2)
+        factors[i] = load_rope_factors<QkvA::kRope / 2>(args.cos, args.sin, position, pair);
     }
 
     uint2 lora[kLoraRounds], tail[kTailRounds];  // packed: they are bf16 anyway
@@ -175,7 +137,7 @@ struct QkvAFinalizer {
     for (int i = 0; i < kTailRounds; ++i) {
       const int unit = i * kThreads + team.rank;
       const float4 v = unit < kKvUnits ? scaled(unpacked(tail[i]), kv_inverse, weights.tail(i, unit))
-                                       : rotated(unpacked(tail[i]), cos[i], sin[i]);
+                                       : rotated(unpacked(tail[i]), factors[i]);
       if (unit < kTailUnits && slot >= 0)
         reinterpret_cast<uint2*>(args.mla_cache)[slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
     }
@@ -184,47 +146,12 @@ struct QkvAFinalizer {
   }
 
  private:
-  static MKTUNE_DEVICE float4 unpacked(uint2 v) { return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)}; }
   static MKTUNE_DEVICE float square(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
   static MKTUNE_DEVICE float4 scaled(float4 v, float factor, uint2 w) {
     return {v.x * factor * bf16_low(w.x), v.y * factor * bf16_high(w.x), v.z * factor * bf16_low(w.y),
             v.w * factor * bf16_high(w.y)};
   }
-  // (even, odd) → (even · cos - odd · sin, even · sin + odd · cos) for two interleaved pairs.
-  static MKTUNE_DEVICE float4 rotated(float4 v, float2 cos, float2 sin) {
-    return {v.x * cos.x - v.y * sin.x, v.x * sin.x + v.y * cos.x, v.z * cos.y - v.w * sin.y, v.z * sin.y + v.w * cos.y};
-  }
 };
-
-// ---- what a GEMM tile does with its sums ----------------------------------------------------------------------------------
-struct TileCoordinates {
-  int m, n;       // first token, first weight row
-  int m_tile, n_tile, n_tiles;
-  int split;
-  int first_group, groups;
-};
-
-// Partial sums of one split; split_k > 1.
-template <class Gemm>
-MKTUNE_DEVICE void store_partials(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, float* partials,
-                                  int rows, int thread) {
-  float* target = partials + static_cast<u64>(tile.split) * rows * QkvA::kN;
-  Gemm::for_each(sum, thread, [&](int row, int token, float value) {
-    const int m = tile.m + token, n = tile.n + row;
-    if (m < rows && n < QkvA::kN) target[static_cast<u64>(m) * QkvA::kN + n] = value;
-  });
-}
-
-// y rounded to bf16.
-template <class Gemm>
-MKTUNE_DEVICE void store_y(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, Bf16* y, int rows,
-                           int thread) {
-  Gemm::for_each(sum, thread, [&](int row, int token, float value) {
-    const int m = tile.m + token, n = tile.n + row;
-    if (m < rows && n < QkvA::kN)
-      y[static_cast<u64>(m) * QkvA::kN + n].bits = static_cast<unsigned short>(to_bf16x2(value, 0.0f));
-  });
-}
 
 // finalizer = last_arriver: the last split of a tile adds the splits up, the last tile of the rows normalises them.
 // Run by all consumers of the tile; `flag` is one word of shared memory. Counters wrap to zero by themselves.
@@ -237,44 +164,25 @@ struct LastArriverArgs {
 
 template <class Gemm, int kSplitK>
 struct QkvALastArriver {
-  static MKTUNE_DEVICE void run(typename Gemm::Accumulator& sum, const TileCoordinates& tile,
+  static MKTUNE_DEVICE void run(const typename Gemm::Accumulator& sum, const TileCoordinates& tile,
                                 const LastArriverArgs& workspace, const QkvAFinalizerArgs& args, int thread,
                                 volatile u32* flag, int barrier) {
     if constexpr (kSplitK > 1) {
-      store_partials<Gemm>(sum, tile, workspace.partials, args.rows, thread);
-      u32* counter = workspace.tile_counters + tile.m_tile * tile.n_tiles + tile.n_tile;
-      if (!is_last(counter, kSplitK, thread, flag, barrier)) return;
-      sum_splits(sum, tile, workspace.partials, args.rows, thread);
+      if (!add_splits<QkvA, Gemm, kSplitK>(sum, tile, workspace.partials, workspace.tile_counters, workspace.y,
+                                           args.rows, thread, flag, barrier))
+        return;
+    } else {
+      store_y<QkvA, Gemm>(sum, tile, workspace.y, args.rows, thread);
     }
-    store_y<Gemm>(sum, tile, workspace.y, args.rows, thread);
-    if (!is_last(workspace.row_counters + tile.m_tile, tile.n_tiles, thread, flag, barrier)) return;
+    if (!is_last_arrival<Gemm::kThreads>(workspace.row_counters + tile.m_tile, tile.n_tiles, thread, flag, barrier))
+      return;
     const Team<32> team{thread % 32, 0};
     const QkvAFinalizer<32>::NormWeightsInMemory weights{args.q_norm_w, args.kv_norm_w};
+    const Bf16Rows<QkvA> source{workspace.y};
     for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
-      QkvAFinalizer<32>::template run_row<Trigger::kExit>(Bf16Rows{workspace.y}, args, row, weights, team, nullptr);
+      QkvAFinalizer<32>::template run_row<Trigger::kExit>(source, args, row, weights, team, nullptr);
   }
 
- private:
-  // Whether this CTA is the last of `arrivals`; every thread's writes so far are visible to the one that is.
-  static MKTUNE_DEVICE bool is_last(u32* counter, int arrivals, int thread, volatile u32* flag, int barrier) {
-    named_barrier_sync(barrier, Gemm::kThreads);
-    if (thread == 0) *flag = arrive_and_wrap(counter, arrivals - 1) == arrivals - 1;
-    named_barrier_sync(barrier, Gemm::kThreads);
-    return *flag != 0;
-  }
-
-  // In the order of the splits, so that the result does not depend on which one came last.
-  static MKTUNE_DEVICE void sum_splits(typename Gemm::Accumulator& sum, const TileCoordinates& tile,
-                                       const float* partials, int rows, int thread) {
-    Gemm::for_each(sum, thread, [&](int row, int token, float& value) {
-      const int m = tile.m + token, n = tile.n + row;
-      value = 0.0f;
-      if (m >= rows || n >= QkvA::kN) return;
-#pragma unroll
-      for (int s = 0; s < kSplitK; ++s)
-        value += load_produced_4(partials + (static_cast<u64>(s) * rows + m) * QkvA::kN + n);
-    });
-  }
 };
 
 }  // namespace mktune

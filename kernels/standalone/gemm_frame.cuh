@@ -8,20 +8,27 @@
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
 #include "ops/block_fp8_gemm.cuh"
+#include "ops/gemm_results.cuh"
 
 namespace mktune {
 
 constexpr int kConsumerBarrier = 1;
 
-struct GemmTile {
-  int m, n, first_group, groups;
-};
+// The tile of this CTA. The grid is (m tiles, n tiles, splits), so CTAs that read the same weights start together.
+template <class Op, class Gemm, int kSplitK>
+MKTUNE_DEVICE TileCoordinates tile_of_cta() {
+  constexpr int kGroups = Op::kGroups / kSplitK;
+  static_assert(kGroups * kSplitK == Op::kGroups, "split_k must divide the K groups");
+  const int m_tile = blockIdx.x, n_tile = blockIdx.y, split = blockIdx.z;
+  return {m_tile * Gemm::kBlockM, n_tile * Gemm::kBlockN, m_tile, n_tile, static_cast<int>(gridDim.y), split,
+          split * kGroups, kGroups};
+}
 
-// epilogue(sum, thread) runs in the consumers, behind their wait.
-template <class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
+// epilogue(sum, thread) runs in the consumers, behind their wait. `weight_scales` is [n / 128, groups of all K].
+template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
 MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
-                                const TensorMap& activations, const TensorMap& activation_scales, const GemmTile& tile,
-                                int l2_groups, Epilogue epilogue) {
+                                const TensorMap& activations, const TensorMap& activation_scales,
+                                const TileCoordinates& tile, int l2_groups, Epilogue epilogue) {
   constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
   const int warp = warp_index();
   const typename Gemm::Ring ring{shared_address(shared)};
@@ -46,7 +53,8 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
       prefetch_descriptor(activations);
     }
   } else {
-    scales = Gemm::load_weight_scales(weight_scales, tile.groups, threadIdx.x % 32);
+    const float* first = weight_scales + tile.n / 128 * Op::kGroups + tile.first_group;
+    scales = Gemm::load_weight_scales(first, tile.groups, threadIdx.x % 32);
   }
   __syncthreads();
 
@@ -78,6 +86,27 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
     epilogue(sum, static_cast<int>(threadIdx.x));
   }
   stamp_end();
+}
+
+// A GEMM whose rows another kernel finishes, or nobody. `out` is fp32 partials [split_k, rows, n], or bf16 y [rows, n]
+// where split_k is 1.
+template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc,
+          Trigger kTrigger>
+__global__ void __launch_bounds__((kWarps + 2) * 32, 1)
+    gemm_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
+                  const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
+                  int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK>;
+  extern __shared__ __align__(1024) u8 shared[];
+  const TileCoordinates tile = tile_of_cta<Op, Gemm, kSplitK>();
+  run_gemm_cta<Op, Gemm, kGdc, kTrigger>(
+      shared, weights, weight_scales, activations, activation_scales, tile, l2_groups,
+      [&](typename Gemm::Accumulator& sum, int thread) {
+        if constexpr (kSplitK > 1)
+          store_partials<Op, Gemm>(sum, tile, static_cast<float*>(out), rows, thread);
+        else
+          store_y<Op, Gemm>(sum, tile, static_cast<Bf16*>(out), rows, thread);
+      });
 }
 
 }  // namespace mktune

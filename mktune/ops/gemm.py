@@ -5,8 +5,9 @@ hold 128 bytes of K each, filled by an activation loader and a weight loader in 
 
 split_k > 1   partial sums go to memory in fp32; the finalizer kernel adds them, or else the last CTA of a tile does
 finalizer     "kernel": a second kernel ("f") reads the sums and finishes the rows; "last_arriver": the first kernel
-              ("p") does it too: the last split of a tile rounds the tile to bf16 and, where a row's finish spans
-              several tiles, the last tile of a row block finishes its rows
+              ("p") does it too. Where a row's finish spans a head, the last split of the head's tiles adds them up and
+              finishes. Where it spans more, in two levels: the last split of a tile rounds the tile to bf16, and the
+              last tile of a row block finishes its rows
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ STAGES = tuple(range(2, 13))
 MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
 """Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
 
+ROPE_TABLES = ("cos", "sin")
+"""Constants of which a row's position says where to read, so behind the wait."""
+
+HEAD_SPAN = 128
+"""Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
+
 FINALIZER_BYTES = 256
 """Shared memory of a finalizer kernel: row statistics of its warps."""
 
@@ -54,6 +61,7 @@ class GemmOp(Op):
     operands     weight and weight scales, what the weight loader fetches
     constants    other weights, read when rows are finished
     arguments    produced tensors and runtime arguments read when rows are finished
+    places       those runtime arguments of which a finalizer kernel's prologue reads its rows' values
     """
 
     problem: ClassVar[Problem]
@@ -61,6 +69,7 @@ class GemmOp(Op):
     operands: ClassVar[tuple[str, ...]]
     constants: ClassVar[tuple[str, ...]] = ()
     arguments: ClassVar[tuple[str, ...]] = ()
+    places: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, int]]
 
     @property
@@ -98,7 +107,9 @@ class GemmOp(Op):
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         config = dict(plan.config)
         split = config["split_k"] != 1
-        spans_tiles = self.problem.finalizer_span > int(config["block_n"])
+        # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
+        alone = split and self.problem.finalizer_span <= HEAD_SPAN
+        spans_tiles = self.problem.finalizer_span > int(config["block_n"]) and not alone
         placement = tuple((kernel.gdc, kernel.trigger) for kernel in kernels)
         return _facts(type(self), split, config.get("finalizer", ""), spans_tiles, placement)
 
@@ -151,14 +162,22 @@ class GemmOp(Op):
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:
             return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
-        finish = KernelWork(shape.m, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)
+        ctas_f = self.finalizer_ctas(config, shape)
+        finish = KernelWork(ctas_f, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)
         return KernelWork(ctas, config.threads, smem, cold, given + sums, ring, flops), finish
+
+    def finalizer_ctas(self, config: GemmConfig, shape: Shape) -> int:
+        """CTAs of the finalizer kernel: one for each row, or a warp for each head."""
+        if self.problem.finalizer_span > HEAD_SPAN:
+            return shape.m
+        heads = shape.m * self.problem.n // self.problem.finalizer_span
+        return -(-heads // (config.finalizer_threads // 32))
 
     def bytes_read(self, shape: Shape) -> int:
         rows = 0
         if "cos" in self.constants:
             rows = 2 * shape.m * self.ports["cos"].nbytes(shape) // shape.kv
-        fixed = (port for port in (*self.operands, *self.constants) if port not in ("cos", "sin"))
+        fixed = (port for port in (*self.operands, *self.constants) if port not in ROPE_TABLES)
         return rows + sum(self.ports[port].nbytes(shape) for port in fixed)
 
     def flops(self, shape: Shape) -> int:
@@ -219,16 +238,19 @@ def _facts(
     # Weights wait unless their loader runs ahead; their scales are read in the prologue.
     loads = reads(op.operands[:1], after_wait=gdc != "prefetch") + reads(op.operands[1:], after_wait=gdc == "entry")
     loads += reads(op.activations, after_wait=True)
-    finish = reads(op.arguments, after_wait=True) + writes(op.outputs)
+    finish = writes(op.outputs)
     counters = _updates("tile_counters") if split else ()
     if finalizer == "kernel":
         sums = "partials" if split else "y"
         producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(trigger))
         gdc, trigger = placement[1]
-        constants = reads(op.constants, after_wait=gdc == "entry")
-        accesses = reads([sums], after_wait=True) + constants + finish
+        tables = tuple(port for port in op.constants if port in ROPE_TABLES)
+        norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
+        ahead = reads((*norms, *op.places), after_wait=gdc == "entry")
+        accesses = ahead + reads([sums, *tables], after_wait=True) + finish
+        accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
         return producer, KernelFacts("f", "", accesses, True, trigger_class(trigger))
-    accesses = loads + reads(op.constants, after_wait=True) + finish + counters
+    accesses = loads + reads((*op.constants, *op.arguments), after_wait=True) + finish + counters
     if split:
         accesses += _updates("partials")
     if spans_tiles:

@@ -34,7 +34,7 @@ class IndexerK(GemmOp):
     activations = ("h_q", "h_s")
     operands = ("W_k", "W_k_s")
     constants = ("k_ln_w", "k_ln_b", "cos", "sin")
-    arguments = ("positions", "slots")
+    arguments = places = ("positions", "slots")
     inputs = (*activations, *operands, *constants, *arguments, "index_k_cache")
     outputs = ("index_k_cache",)
     weights = (*operands, *constants)

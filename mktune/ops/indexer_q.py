@@ -34,6 +34,7 @@ class IndexerQ(GemmOp):
     operands = ("W_iq", "W_iq_s")
     constants = ("cos", "sin")
     arguments = ("g", "positions")
+    places = ("positions",)
     inputs = (*activations, *operands, *constants, *arguments)
     outputs = ("qi", "w")
     weights = (*operands, *constants)

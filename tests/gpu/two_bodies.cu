@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(192, 1)
       const auto scales = Gemm::load_weight_scales(weight_scales + n / 128 * kGroups, kGroups, threadIdx.x % 32);
       typename Gemm::Accumulator sum;
       Gemm::consume(ring, cursor, scales, kGroups, sum, threadIdx.x, nullptr, 1);
-      store_y<Gemm>(sum, {m, n}, y, rows, threadIdx.x);
+      store_y<QkvA, Gemm>(sum, {m, n}, y, rows, threadIdx.x);
       Gemm::release_scales(ring, threadIdx.x);
     }
     cursor = {cursor.item + kGroups, cursor.tile + 1};

@@ -1,7 +1,7 @@
 """The kernels' division (quant.cuh: a product corrected once) is IEEE division wherever they divide.
 
 Division commutes with powers of two, so mantissas are all that there is to try: x is bf16, the scale comes from a bf16
-peak or from the smallest one. Numbers are exact here; `nearest` is what the hardware's fp32 operations do to them.
+peak or from a smallest one. Numbers are exact here; `nearest` is what the hardware's fp32 operations do to them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def divide(x: Fraction, y: Fraction, reciprocal: Fraction) -> Fraction:
 
 
 BF16 = [Fraction(mantissa) for mantissa in range(128, 256)]
-SMALLEST = Fraction(struct.unpack("f", struct.pack("f", 1e-10))[0])
+SMALLEST = [Fraction(struct.unpack("f", struct.pack("f", amax))[0]) for amax in (1e-10, 1e-4)]
 
 
 def test_scales_are_ieee_quotients() -> None:
-    for amax in (*BF16, SMALLEST):
+    for amax in (*BF16, *SMALLEST):
         assert divide(amax, Fraction(448), nearest(Fraction(1, 448))) == nearest(amax / 448)
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_quantised_values_are_ieee_quotients(part: int) -> None:
-    for amax in (*BF16[part::4], SMALLEST):
+    for amax in (*BF16[part::4], *SMALLEST):
         scale = nearest(amax / 448)
         reciprocal = nearest(1 / scale)
         for x in BF16:

@@ -1,7 +1,9 @@
-"""Kernels of A0 and B0 compile for every architecture, do what their facts say, and every knob changes something."""
+"""Kernels of A0 and the block-FP8 GEMMs compile, do what their facts say, and every knob changes something."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from mktune.jit.disassembly import disassemble
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, Launch
 from mktune.ops.checks import trigger_class
+from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.launch import launches_for
 from mktune.ops.registry import all_ops
@@ -24,6 +27,8 @@ ARCHS = {"sm_90a": 132, "sm_100a": 148, "sm_103a": 148}
 SHAPE = Shape.from_m(16, 8192)
 PREFETCH = KernelPlan(gdc="prefetch", trigger="start")
 EARLY = KernelPlan(gdc="prologue", trigger="after_wait")
+GEMMS = ("qkv_a", "indexer_k", "main_q", "indexer_q")
+WITH_FINALIZER = ("qkv_a", "indexer_k", "indexer_q")
 
 
 def device(arch: str) -> Device:
@@ -42,21 +47,28 @@ def changed(plan: OpPlan, **fields: int | str) -> OpPlan:
     return OpPlan.of(plan.impl, {**dict(plan.config), **fields})
 
 
+def gemm(title: str, plan: OpPlan, arch: str = "sm_90a") -> tuple[Launch, ...]:
+    """Launches that fetch weights and constants before the wait."""
+    return launches(title, plan, (PREFETCH, EARLY)[: len(all_ops()[title].kernels(plan))], arch)
+
+
 @pytest.mark.parametrize("arch", ARCHS)
-def test_default_configs_do_not_spill_and_use_the_tensor_cores_of_their_architecture(arch: str) -> None:
+@pytest.mark.parametrize("title", GEMMS)
+def test_default_configs_do_not_spill_and_use_the_tensor_cores_of_their_architecture(title: str, arch: str) -> None:
     ops = all_ops()
-    a0 = launches("add_rmsnorm_quant", ops["add_rmsnorm_quant"].default(arch), (EARLY,), arch)
-    b0 = launches("qkv_a", ops["qkv_a"].default(arch), (PREFETCH, EARLY), arch)
-    kernels = compiled((*a0, *b0), arch)
-    assert [kernel.spill_bytes for kernel in kernels] == [0, 0, 0]
-    assert [kernel.stack_bytes for kernel in kernels] == [0, 0, 0]
-    row, gemm, finalizer = (kernel.facts for kernel in kernels)
-    assert row is not None
-    assert gemm is not None
-    assert finalizer is not None
-    assert gemm.mma == (("QGMMA",) if arch == "sm_90a" else ("HMMA",))
-    assert gemm.tma
-    assert row.mma == finalizer.mma == ()
+    default = ops[title].default(arch)
+    found = [launches("add_rmsnorm_quant", ops["add_rmsnorm_quant"].default(arch), (EARLY,), arch)]
+    found += [gemm(title, default, arch)]
+    if title in WITH_FINALIZER:
+        found += [gemm(title, changed(default, finalizer="last_arriver"), arch)]
+    for kernel in compiled(tuple(itertools.chain(*found)), arch):
+        assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0)
+        name = kernel.spec.name_expression.partition("<")[0]
+        multiplies = not name.endswith(("rmsnorm_quant", "finalizer"))
+        facts = kernel.facts
+        assert facts is not None
+        assert facts.mma == ((("QGMMA",) if arch == "sm_90a" else ("HMMA",)) if multiplies else ())
+        assert facts.tma == multiplies
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -65,27 +77,42 @@ def test_machine_code_waits_triggers_and_loads_as_the_ops_declare(arch: str, gdc
     ops = all_ops()
     small = "prologue" if gdc == "prefetch" else gdc
     for title, placed in (("add_rmsnorm_quant", [small]), ("qkv_a", [gdc, small])):
-        op = ops[title]
-        plan = op.default(arch)
         for trigger in TRIGGERS:
-            kernels = tuple(KernelPlan(gdc=where, trigger=trigger) for where in placed)
-            for kernel, declared in zip(
-                compiled(launches(title, plan, kernels, arch), arch), op.facts(plan, kernels), strict=True
-            ):
-                facts = kernel.facts
-                assert facts is not None
-                assert (facts.waits == "always") == declared.waits
-                assert facts.trigger == declared.trigger == trigger_class(trigger)
-                assert facts.unproven_loads == 0
-                early = [access for access in declared.accesses if not access.after_wait]
-                assert (facts.loads_before_wait > 0) == bool(early)
+            does_as_declared(title, ops[title].default(arch), [(where, trigger) for where in placed], arch)
 
 
-def test_the_last_arriver_waits_too() -> None:
-    plan = changed(all_ops()["qkv_a"].default("sm_90a"), finalizer="last_arriver")
-    (kernel,) = compiled(launches("qkv_a", plan, (PREFETCH,)), "sm_90a")
-    assert kernel.facts is not None
-    assert (kernel.facts.waits, kernel.facts.trigger, kernel.facts.unproven_loads) == ("always", "before_wait", 0)
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("title", ["indexer_k", "main_q", "indexer_q"])
+def test_machine_code_of_the_other_gemms_is_as_declared_too(title: str, arch: str) -> None:
+    """Each place to wait and each place to trigger once: kernels share the code that does so."""
+    op = all_ops()[title]
+    plan = op.default(arch)
+    for i, trigger in enumerate(TRIGGERS):
+        placed = [(GDC[i % 3], trigger), (GDC[i % 2], TRIGGERS[i - 1])]
+        does_as_declared(title, plan, placed[: len(op.kernels(plan))], arch)
+
+
+@pytest.mark.parametrize("title", GEMMS)
+@pytest.mark.parametrize("fields", [{}, {"block_n": 64, "split_k": 1}, {"block_n": 128, "split_k": 1}])
+def test_kernels_that_finish_what_they_sum_wait_too(title: str, fields: dict[str, int]) -> None:
+    plan = changed(all_ops()[title].default("sm_90a"), **({"split_k": 4, "stages": 4} | fields))
+    if title in WITH_FINALIZER:
+        plan = changed(plan, finalizer="last_arriver")
+    does_as_declared(title, plan, [("prefetch", "start")], "sm_90a")
+
+
+def does_as_declared(title: str, plan: OpPlan, placed: list[tuple[str, str]], arch: str) -> None:
+    op = all_ops()[title]
+    kernels = tuple(KernelPlan(gdc=gdc, trigger=trigger) for gdc, trigger in placed)
+    built = compiled(launches(title, plan, kernels, arch), arch)
+    for kernel, planned, declared in zip(built, kernels, op.facts(plan, kernels), strict=True):
+        facts = kernel.facts
+        assert facts is not None
+        assert (facts.waits == "always") == declared.waits
+        assert facts.trigger == declared.trigger == trigger_class(planned.trigger)
+        assert facts.unproven_loads == 0
+        early = [access for access in declared.accesses if not access.after_wait]
+        assert (facts.loads_before_wait > 0) == bool(early)
 
 
 def test_a_buffer_that_is_not_declared_constant_is_an_unproven_load() -> None:
@@ -117,6 +144,38 @@ def test_a_spread_of_tiles_compiles(arch: str) -> None:
         found += launches("qkv_a", changed(OpPlan("mma_sync", default.config), block_n=64), (PREFETCH, EARLY), arch)
         found += launches("qkv_a", changed(default, block_m=8), (PREFETCH, EARLY), arch)
     kernels = build([launch.kernel for launch in found], arch, facts=False)
+    assert all(kernel.registers > 0 for kernel in kernels)
+
+
+def _classes(arch: str) -> Iterator[tuple[str, OpPlan]]:
+    """Every tile and warp count of every implementation; ops, finalizers, splits and stages take turns."""
+    ops = all_ops()
+    for impl, fields in ops["indexer_q"].choices(arch).items():
+        turns = zip(
+            itertools.cycle(("main_q", "indexer_q", "indexer_k", "main_q", "indexer_k", "indexer_q", "indexer_q")),
+            itertools.cycle(("last_arriver", "kernel", "last_arriver")),
+            itertools.cycle((1, 4, 16, 1, 2)),
+        )
+        for tile in itertools.product(fields["block_m"], fields["block_n"], fields["warps"]):
+            title, finalizer, split = next(turns)
+            config = {**dict(zip(("block_m", "block_n", "warps"), tile, strict=True)), "split_k": split, "stages": 2}
+            if split == 16 and title != "indexer_k":
+                config["split_k"] = 8
+            if title in WITH_FINALIZER:
+                config |= {"finalizer": finalizer, "finalizer_threads": 128}
+            plan = OpPlan.of(impl, config)
+            placed = (PREFETCH, EARLY)[: len(ops[title].kernels(plan))]
+            if not ops[title].violations(plan, placed, SHAPE, device(arch)):
+                yield title, plan
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_class_of_tiles_compiles(arch: str) -> None:
+    found = list(_classes(arch))
+    assert len(
+        {(plan.impl, *(dict(plan.config)[field] for field in ("block_m", "block_n", "warps"))) for _, plan in found}
+    ) == ({"sm_90a": 35}.get(arch, 15))
+    kernels = build([launch.kernel for title, plan in found for launch in gemm(title, plan, arch)], arch, facts=False)
     assert all(kernel.registers > 0 for kernel in kernels)
 
 
@@ -171,13 +230,22 @@ def _different(variants: list[tuple[Launch, ...]]) -> int:
     return len({tuple(map(runs, launches)) for launches in variants})
 
 
-@pytest.mark.parametrize("knob", GEMM_KNOBS)
-def test_every_value_of_a_gemm_knob_runs_something_else(knob: str) -> None:
-    op = all_ops()["qkv_a"]
+# What ops share needs no proof for each of them.
+KNOBS = [("qkv_a", knob) for knob in GEMM_KNOBS] + [("main_q", "split_k")]
+KNOBS += [
+    (title, knob) for title in ("indexer_k", "indexer_q") for knob in ("split_k", "finalizer", "finalizer_threads")
+]
+
+
+@pytest.mark.parametrize(("title", "knob"), KNOBS)
+def test_every_value_of_a_gemm_knob_runs_something_else(title: str, knob: str) -> None:
+    op = all_ops()[title]
+    assert isinstance(op, GemmOp)
+    values = [value for value in GEMM_KNOBS[knob] if knob != "split_k" or op.problem.groups % int(value) == 0]
     variants = []
-    for value in GEMM_KNOBS[knob]:
-        plan = changed(op.default("sm_90a"), **{"block_n": 64, "split_k": 6, "stages": 4, knob: value})
-        variants.append(launches("qkv_a", plan, (PREFETCH, EARLY)[: len(op.kernels(plan))]))
+    for value in values:
+        plan = changed(op.default("sm_90a"), **{"block_n": 64, "split_k": 4, "stages": 4, knob: value})
+        variants.append(gemm(title, plan))
     assert _different(variants) == len(variants)
 
 
@@ -188,6 +256,9 @@ def test_every_placement_runs_something_else() -> None:
     assert _different([launches("qkv_a", plan, (gemm, EARLY))[:1] for gemm in gemms]) == len(gemms)
     small = [KernelPlan(gdc=gdc, trigger=trigger) for gdc in GDC[:2] for trigger in TRIGGERS]
     assert _different([launches("qkv_a", plan, (PREFETCH, one))[1:] for one in small]) == len(small)
+    for title in ("indexer_k", "indexer_q"):
+        plan = all_ops()[title].default("sm_90a")
+        assert _different([launches(title, plan, (PREFETCH, one))[1:] for one in small]) == len(small)
     a0 = all_ops()["add_rmsnorm_quant"].default("sm_90a")
     rows = [
         launches("add_rmsnorm_quant", changed(a0, threads=threads), (one,)) for threads in (192, 768) for one in small

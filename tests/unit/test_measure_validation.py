@@ -131,7 +131,7 @@ def test_validation_holds_every_variant_against_full_edges(copies, replayed):
     assert all(graph.edges == LOWERED.edges for graph in replayed["graphs"][1:])
     assert {spec.name_expression.partition("<")[0] for spec in built if DELAY in dict(spec.defines)} == {
         "mktune::add_rmsnorm_quant",
-        "mktune::qkv_a_producer",
+        "mktune::gemm_producer",
     }
 
 

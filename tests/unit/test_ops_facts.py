@@ -46,8 +46,9 @@ def test_only_weights_stand_before_the_wait_of_a_gemm(title):
 
 def test_norms_read_their_constants_in_the_prologue():
     assert before_wait(facts("add_rmsnorm_quant", "prologue")[""]) == {"norm_w"}
-    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w", "cos", "sin"}
-    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", "cos", "sin"}
+    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w"}
+    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", "positions", "slots"}
+    assert before_wait(facts("indexer_q", "prologue")["f"]) == {"positions"}
 
 
 def test_only_prefetch_reads_pages_before_the_wait():
@@ -72,7 +73,8 @@ def test_finalizer_kernels_read_what_producers_wrote():
         ("qkv_a", {"split_k": 6}, {"partials", "tile_counters", "y", "row_counters"}),
         ("qkv_a", {"split_k": 1}, {"y", "row_counters"}),
         ("indexer_q", {"split_k": 4, "block_n": 128}, {"partials", "tile_counters"}),
-        ("indexer_q", {"split_k": 4, "block_n": 64}, {"partials", "tile_counters", "y", "row_counters"}),
+        ("indexer_q", {"split_k": 4, "block_n": 64}, {"partials", "tile_counters"}),
+        ("indexer_q", {"split_k": 1, "block_n": 64}, {"y", "row_counters"}),
         ("indexer_k", {"split_k": 1, "block_n": 128}, set()),
     ],
 )

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from mktune.device import Device
 from mktune.errors import SetupError
 from mktune.launch import Launch
-from mktune.ops.launch import add_rmsnorm_quant, head_gate, paged_indexer_score, q_absorb, qkv_a
+from mktune.ops.launch import (
+    add_rmsnorm_quant,
+    head_gate,
+    indexer_k,
+    indexer_q,
+    main_q,
+    paged_indexer_score,
+    q_absorb,
+    qkv_a,
+)
 from mktune.ops.launch.description import with_defines
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -25,6 +34,12 @@ LAUNCHES: dict[tuple[str, str], Describe] = {
     ("q_absorb", "wgmma"): q_absorb.launches,
     ("q_absorb", "mma_sync"): q_absorb.launches,
     ("paged_indexer_score", "mktune"): paged_indexer_score.launches,
+    ("indexer_k", "wgmma"): indexer_k.launches,
+    ("indexer_k", "mma_sync"): indexer_k.launches,
+    ("main_q", "wgmma"): main_q.launches,
+    ("main_q", "mma_sync"): main_q.launches,
+    ("indexer_q", "wgmma"): indexer_q.launches,
+    ("indexer_q", "mma_sync"): indexer_q.launches,
 }
 """(op title, implementation) → its launches."""
 
@@ -34,6 +49,9 @@ _SMEM = {
     "head_gate": head_gate.dynamic_smem,
     "q_absorb": q_absorb.dynamic_smem,
     "paged_indexer_score": paged_indexer_score.dynamic_smem,
+    "indexer_k": indexer_k.dynamic_smem,
+    "main_q": main_q.dynamic_smem,
+    "indexer_q": indexer_q.dynamic_smem,
 }
 
 

@@ -2,49 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mktune.graph.tensors import round_up
-from mktune.launch import Arg, BufferArg, ScalarArg, TensorMapArg
+from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
 from mktune.ops.dimensions import GROUP
-from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
-from mktune.plan import OpPlan
+from mktune.ops.gemm import GemmOp
+from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
+from mktune.ops.launch.description import instance, placement
+from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 _IMPLS = {"wgmma": "mktune::Mma::kWgmma", "mma_sync": "mktune::Mma::kMmaSync"}
 
-
-def template_parameters(plan: OpPlan) -> tuple[int | str, ...]:
-    """Mma, block_m, block_n, split_k, stages, warps."""
-    config = GemmConfig.of(plan)
-    return _IMPLS[plan.impl], config.block_m, config.block_n, config.split_k, config.stages, config.warps
+_ANY_SHAPE = Shape(1, 1, 1)  # which workspaces a config has does not depend on it
 
 
-def grid(config: GemmConfig, problem: Problem, shape: Shape) -> tuple[int, int, int]:
-    """(row blocks, column blocks, splits)."""
-    return (*config.tiles(problem, shape), config.split_k)
+@dataclass(frozen=True)
+class BlockFp8Kernels:
+    """The GEMM kernels of one op.
 
-
-def operands(
-    config: GemmConfig, problem: Problem, shape: Shape, weights: tuple[str, str], activations: tuple[str, str]
-) -> tuple[Arg, ...]:
-    """The first four parameters: maps of weights and activations, the weights' scales, a map of the activations'.
-
-    Each pair names values and scales.
+    op      whose operands and activations are a pair each: values and scales
+    source  path under kernels/
+    struct  C++ name of its GemmProblem
     """
-    padded = round_up(shape.m, 4)
-    groups = problem.groups // config.split_k
-    return (
-        _rows(weights[0], problem.n, problem.k, config.block_n, constant=True),
-        _rows(activations[0], shape.m, problem.k, config.block_m, constant=False),
-        BufferArg(weights[1], constant=True),
-        TensorMapArg(
-            activations[1], "f32", (padded, problem.groups), (4 * padded,), (config.block_m, groups), swizzle=0, l2=0
-        ),
-    )
 
+    op: type[GemmOp]
+    source: str
+    struct: str
 
-def l2_groups(config: GemmConfig, l2_prefetch_bytes: int) -> ScalarArg:
-    """K groups beyond the ring that a CTA asks into L2, as the kernels' last parameter."""
-    return ScalarArg(l2_prefetch_bytes // (STEP_BYTES * config.block_n))
+    def producer(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
+        """The GEMM alone: partial sums into `out`, or bf16 where split_k is 1."""
+        return self._launch(plan, kernel, shape, "gemm_producer", (self.struct,), (BufferArg(out),))
+
+    def whole(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
+        """The kernel `template`, which finishes what it sums; `rest` are its parameters behind the operands."""
+        return self._launch(plan, kernel, shape, template, (), rest)
+
+    def sums(self, plan: OpPlan) -> str:
+        """The workspace that a producer hands to a finalizer kernel."""
+        return "partials" if GemmConfig.of(plan).split_k > 1 else "y"
+
+    def head_workspaces(self, plan: OpPlan, unused: str) -> tuple[Arg, ...]:
+        """partials, y and counters of a kernel that finishes heads of 128 itself (see HeadWorkspace in index_head.cuh).
+
+        Where a config needs none of a kind, `unused` stands in its place and is not touched.
+        """
+        needed = {space.port for space in self.op().workspaces(plan, _ANY_SHAPE)}
+        counters = "tile_counters" if "tile_counters" in needed else "row_counters"
+        return tuple(BufferArg(port if port in needed else unused) for port in ("partials", "y", counters))
+
+    def head_finalizer(
+        self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]
+    ) -> Launch:
+        """The finalizer kernel `template` over all heads of the step."""
+        config = GemmConfig.of(plan)
+        args = (BufferArg(self.sums(plan)), *rest, ScalarArg(shape.m))
+        parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
+        spec = instance(self.source, template, parameters, args)
+        grid = (self.op().finalizer_ctas(config, shape), 1, 1)
+        return Launch(spec, grid, config.finalizer_threads, 0, args)
+
+    def dynamic_smem(self, plan: OpPlan, suffix: str) -> int:
+        """Bytes of dynamic shared memory of a CTA; a finalizer kernel (suffix "f") needs none."""
+        config = GemmConfig.of(plan)
+        return 0 if suffix == "f" else config.smem_bytes(self.op.problem.groups // config.split_k)
+
+    def _launch(
+        self,
+        plan: OpPlan,
+        kernel: KernelPlan,
+        shape: Shape,
+        template: str,
+        first: tuple[str, ...],
+        rest: tuple[Arg, ...],
+    ) -> Launch:
+        config = GemmConfig.of(plan)
+        # K groups beyond the ring that a CTA asks into L2.
+        l2_groups = kernel.l2_prefetch_bytes // (STEP_BYTES * config.block_n)
+        args = (*self._operands(config, shape), *rest, ScalarArg(shape.m), ScalarArg(l2_groups))
+        tile = (config.block_m, config.block_n, config.split_k, config.stages, config.warps)
+        parameters: tuple[int | str, ...] = (*first, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
+        grid = (*config.tiles(self.op.problem, shape), config.split_k)
+        spec = instance(self.source, template, parameters, args)
+        return Launch(spec, grid, config.threads, self.dynamic_smem(plan, ""), args)
+
+    def _operands(self, config: GemmConfig, shape: Shape) -> tuple[Arg, ...]:
+        """The first four parameters: maps of weights and activations, weight scales, a map of the activations'."""
+        problem, (weights, weight_scales) = self.op.problem, self.op.operands
+        codes, scales = self.op.activations
+        padded = round_up(shape.m, 4)
+        groups = problem.groups // config.split_k
+        return (
+            _rows(weights, problem.n, problem.k, config.block_n, constant=True),
+            _rows(codes, shape.m, problem.k, config.block_m, constant=False),
+            BufferArg(weight_scales, constant=True),
+            TensorMapArg(
+                scales, "f32", (padded, problem.groups), (4 * padded,), (config.block_m, groups), swizzle=0, l2=0
+            ),
+        )
 
 
 def _rows(buffer: str, rows: int, k: int, block: int, constant: bool) -> TensorMapArg:

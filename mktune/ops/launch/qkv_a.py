@@ -5,48 +5,31 @@ from __future__ import annotations
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg
 from mktune.ops.gemm_tiles import GemmConfig
-from mktune.ops.launch.block_fp8 import grid, l2_groups, operands, template_parameters
+from mktune.ops.launch.block_fp8 import BlockFp8Kernels
 from mktune.ops.launch.description import instance, placement
 from mktune.ops.qkv_a import QkvA
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
-_SOURCE = "standalone/qkv_a.cu"
+_KERNELS = BlockFp8Kernels(QkvA, "standalone/qkv_a.cu", "mktune::QkvA")
+
+dynamic_smem = _KERNELS.dynamic_smem
 
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """B0p and B0f, or B0p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
     config = GemmConfig.of(plan)
     if config.finalizer == "last_arriver":
-        return (_gemm(plan, kernels[0], shape, "qkv_a_last_arriver", (*_workspaces(config), *_finish_args())),)
-    sums = "partials" if config.split_k > 1 else "y"
-    producer = _gemm(plan, kernels[0], shape, "qkv_a_producer", (BufferArg(sums),))
-    return producer, _finalizer(config, kernels[1], shape, sums)
-
-
-def dynamic_smem(plan: OpPlan, suffix: str) -> int:
-    """Bytes of dynamic shared memory of kernel `suffix` ("p" or "f")."""
-    config = GemmConfig.of(plan)
-    return config.smem_bytes(QkvA.problem.groups // config.split_k) if suffix == "p" else 0
-
-
-def _gemm(plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
-    config, problem = GemmConfig.of(plan), QkvA.problem
-    args = (
-        *operands(config, problem, shape, ("W_a", "W_a_s"), ("h_q", "h_s")),
-        *rest,
-        ScalarArg(shape.m),
-        l2_groups(config, kernel.l2_prefetch_bytes),
-    )
-    parameters = (*template_parameters(plan), *placement(kernel, prefetches=True))
-    spec = instance(_SOURCE, template, parameters, args)
-    return Launch(spec, grid(config, problem, shape), config.threads, dynamic_smem(plan, "p"), args)
+        rest = (*_workspaces(config), *_finish_args())
+        return (_KERNELS.whole(plan, kernels[0], shape, "qkv_a_last_arriver", rest),)
+    sums = _KERNELS.sums(plan)
+    return _KERNELS.producer(plan, kernels[0], shape, sums), _finalizer(config, kernels[1], shape, sums)
 
 
 def _finalizer(config: GemmConfig, kernel: KernelPlan, shape: Shape, sums: str) -> Launch:
     args = (BufferArg(sums), *_finish_args(), ScalarArg(shape.m))
     parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
-    spec = instance(_SOURCE, "qkv_a_finalizer", parameters, args)
+    spec = instance(_KERNELS.source, "qkv_a_finalizer", parameters, args)
     return Launch(spec, (shape.m, 1, 1), config.finalizer_threads, 0, args)
 
 

@@ -1,0 +1,30 @@
+"""Launches of D1: the GEMM and its finalizer, or one kernel for both (kernels/standalone/indexer_q.cu)."""
+
+from __future__ import annotations
+
+from mktune.device import Device
+from mktune.launch import Arg, BufferArg, Launch
+from mktune.ops.gemm_tiles import GemmConfig
+from mktune.ops.indexer_q import IndexerQ
+from mktune.ops.launch.block_fp8 import BlockFp8Kernels
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
+
+_KERNELS = BlockFp8Kernels(IndexerQ, "standalone/indexer_q.cu", "mktune::IndexerQ")
+
+dynamic_smem = _KERNELS.dynamic_smem
+
+
+def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+    """D1p and D1f, or D1p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
+    if GemmConfig.of(plan).finalizer == "last_arriver":
+        rest = (*_KERNELS.head_workspaces(plan, unused="qi"), *_finish_args())
+        return (_KERNELS.whole(plan, kernels[0], shape, "indexer_q_last_arriver", rest),)
+    producer = _KERNELS.producer(plan, kernels[0], shape, _KERNELS.sums(plan))
+    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_q_finalizer", _finish_args())
+    return producer, finalizer
+
+
+def _finish_args() -> tuple[Arg, ...]:
+    tables = tuple(BufferArg(port, constant=True) for port in ("cos", "sin"))
+    return (*tables, BufferArg("g"), BufferArg("positions", constant=True), BufferArg("qi"), BufferArg("w"))
