@@ -136,7 +136,7 @@ def test_what_is_no_size_is_an_error_also_after_the_right_answer_was_given(name:
         {"m": 16},
         {},
     ],
-    ids=str,
+    ids=lambda asked: " ".join(f"{name}={type(value).__name__}" for name, value in asked.items()),
 )
 def test_what_is_no_request_is_an_error(request_: dict[str, Any]) -> None:
     sizes = {} if {"m", "shape"} & set(request_) or not request_ else {"m": 8, "kv": 8192}
