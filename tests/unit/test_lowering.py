@@ -125,7 +125,7 @@ def test_plans_that_differ_in_nothing_that_runs_are_duplicates() -> None:
 def test_plans_that_differ_in_what_runs_are_not() -> None:
     plan = builtin("branches+pdl")
     b0 = plan.op["B0"]
-    split = OpPlan.of(b0.impl, {**dict(b0.config), "split_k": 3})
+    split = OpPlan.of(b0.impl, {**dict(b0.config), "split_k": 2})
     others = [
         place(plan, B0p={"trigger": "after_wait"}),
         place(plan, B0p={"gdc": "entry"}),
