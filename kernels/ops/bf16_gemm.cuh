@@ -257,6 +257,7 @@ struct Bf16Gemm {
           }
         }
       }
+      fence_async_proxy();  // the loads above are done before the copy engine may write here again
       release(ring, item + i, thread);
     }
   }

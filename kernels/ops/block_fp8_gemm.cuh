@@ -182,6 +182,7 @@ struct BlockFp8Gemm {
                       [&](int j, const float(&product)[4]) {
                         promote(sum[h][j], product, ring.scales(group), weight_scale, j, thread);
                       });
+      fence_async_proxy();  // the loads above are done before the copy engine may write here again
       release(ring, at, thread);
     }
   }

@@ -3,7 +3,8 @@
 // memory.
 //
 // The keys of a page are the 64-row operand, 32 heads of up to 4 tokens the other one (a "unit"): one page is read once
-// for all tokens. With wgmma the tensor cores work on the next unit while the weighted sums of the last one are made.
+// for all tokens. Products are made by mma.sync, which sums in fp32. NOTE: wgmma's e4m3 sums keep fewer bits, and the
+// largest error of a row of logits then passes the contract's bound.
 //
 //   load_pages    one warp; lane i names the i-th page
 //   load_queries  one thread
@@ -11,13 +12,12 @@
 #pragma once
 #include "common/mma.cuh"
 #include "common/ptx.cuh"
-#include "common/wgmma.cuh"
 
 namespace mktune {
 
 constexpr int kPageTokens = 64;
 
-template <Mma kMma, int kBlockQ_, int kStages>
+template <int kBlockQ_, int kStages>
 struct PagedIndexerScore {
   static constexpr int kHeads = 32, kDim = 128, kPageRows = kPageTokens + 2;  // of 128 bytes: keys, then 64 fp32 scales
   static constexpr int kBlockQ = kBlockQ_, kThreads = 128;                    // of score
@@ -26,7 +26,6 @@ struct PagedIndexerScore {
   static constexpr int kKeyBytes = kPageTokens * kDim, kScaleBytes = kPageTokens * 4;
   static constexpr int kQueryBytes = kBlockQ * kHeads * kDim, kTokenWeightBytes = kHeads * 4;
   static constexpr int kMaxPages = 32;  // of a tile: a lane each
-  static_assert(kMma != Mma::kWgmma || MKTUNE_HAS_WGMMA, "wgmma exists on sm_90a only");
   static_assert(kBlockQ == 1 || kBlockQ == 2 || kBlockQ == 4 || kBlockQ == 8, "block_q is 1, 2, 4 or 8");
 
   // Shared memory: keys and queries by the 128-byte swizzle, which repeats every 1024 bytes, then scales, weights of
@@ -129,7 +128,7 @@ struct PagedIndexerScore {
   template <class Begin>
   MKTUNE_DEVICE void score(Cursor cursor, const Tile& tile, int context, float* logits, i64 stride, int thread,
                            Begin begin) const {
-    const int lane = thread % 32, units = tile.pages * kUnits;
+    const int lane = thread % 32;
     Target target[kUnits];
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
@@ -137,37 +136,21 @@ struct PagedIndexerScore {
       target[u] = {logits + (tile.m + token) * stride, __shfl_sync(0xffffffffu, context, token)};
     }
     mbarrier_wait(queries_full(), cursor.tile & 1);
-    if constexpr (kMma == Mma::kWgmma) {
-      Product even, odd;
-      begin_product(even, cursor, 0);
-      begin();
-      end_product(even);
-      for (int unit = 0;; unit += 2) {
-        if (unit + 1 < units) begin_product(odd, cursor, unit + 1);
-        write(even, cursor, tile.first_page, unit, target[0], thread);
-        if (unit + 1 >= units) break;
-        end_product(odd);
-        if (unit + 2 < units) begin_product(even, cursor, unit + 2);
-        write(odd, cursor, tile.first_page, unit + 1, target[kUnits - 1], thread);
-        if (unit + 2 >= units) break;
-        end_product(even);
-      }
-    } else {
-      begin();
-      for (int page = 0; page < tile.pages; ++page)
+    begin();
+    for (int page = 0; page < tile.pages; ++page)
 #pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          Product product;
-          multiply(product, cursor, page * kUnits + u, thread);
-          write(product, cursor, tile.first_page, page * kUnits + u, target[u], thread);
-        }
-    }
+      for (int u = 0; u < kUnits; ++u) {
+        Product product;
+        multiply(product, cursor, page * kUnits + u, thread);
+        write(product, cursor, tile.first_page, page * kUnits + u, target[u], thread);
+      }
+    fence_async_proxy();  // as in write()
     __syncwarp();
     if (lane == 0) mbarrier_arrive(queries_empty());
   }
 
  private:
-  using Product = float[kUnitN / 8][4];  // as wgmma.cuh states: 64 keys × kUnitN heads of tokens
+  using Product = float[kUnitN / 8][4];  // 64 keys × kUnitN heads of tokens, in fragments of m16n8
 
   // After the sums over heads each lane has the logits of one token of a unit.
   static constexpr int kLanesPerToken = 4 / kUnitTokens;
@@ -197,23 +180,6 @@ struct PagedIndexerScore {
     return stage(at);
   }
   MKTUNE_DEVICE u32 unit_queries(int unit) const { return queries() + unit % kUnits * kUnitN * kDim; }
-
-  MKTUNE_DEVICE void begin_product(Product& product, Cursor cursor, int unit) const {
-#if MKTUNE_HAS_WGMMA
-    const u64 a = wgmma_descriptor(keys(wait_page(cursor, unit))), b = wgmma_descriptor(unit_queries(unit));
-    wgmma_hold(product);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma_k32<kUnitN>(product, a + 2 * k, b + 2 * k, k != 0);
-    wgmma_commit();
-#endif
-  }
-  static MKTUNE_DEVICE void end_product(Product& product) {
-#if MKTUNE_HAS_WGMMA
-    wgmma_wait<0>();
-    wgmma_hold(product);
-#endif
-  }
 
   MKTUNE_DEVICE void multiply(Product& product, Cursor cursor, int unit, int thread) const {
     const int warp = thread / 32, lane = thread % 32;
@@ -264,6 +230,7 @@ struct PagedIndexerScore {
       const float logit = sum[i] * load_shared_4(scales(at) + key * 4);
       if (t < target.context && (kUnitTokens > 1 || lane % 2 == 0)) target.row[t] = logit;
     }
+    if (unit % kUnits == kUnits - 1) fence_async_proxy();  // loads are done before the copy engine may write here again
     __syncwarp();
     if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(at));
   }

@@ -12,13 +12,13 @@
 namespace mktune {
 
 // `key_rows` and `scale_rows` see the pool as rows of 128 bytes, 66 a page.
-template <Mma kMma, int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
+template <int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(192)
     paged_indexer_score(const __grid_constant__ TensorMap key_rows, const __grid_constant__ TensorMap scale_rows,
                         const __grid_constant__ TensorMap query_rows, const float* w, const int* block_table,
                         const int* context_lens, float* logits, int rows, int tokens_per_request, int columns,
                         int pages_of_cta, int stride) {
-  using Body = PagedIndexerScore<kMma, kBlockQ, kStages>;
+  using Body = PagedIndexerScore<kBlockQ, kStages>;
   constexpr int kPageWarp = Body::kThreads / 32, kQueryWarp = kPageWarp + 1;
   extern __shared__ __align__(1024) u8 shared[];
   const Body body{shared_address(shared)};

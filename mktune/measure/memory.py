@@ -110,10 +110,15 @@ class Copies:
                 made[name].copy_(bound[name])
 
     def inputs(self, layer: int, call: str) -> Tensors:
-        """Port → tensor that `call` really read: results of this layer, caches as they were before."""
+        """Port → tensor that `call` really read: what other ops of this layer wrote, all else as it was before.
+
+        A cache is the one that another op has written where one has, else the one from before the layer.
+        """
         memory = self.memory
-        known = {**self.made[layer], **memory.args, **memory.bound[layer]}
-        return {port: known[name] for port, name in memory.graph.calls[call].inputs}
+        recorded = memory.graph.calls[call]
+        produced = dict(recorded.sources)
+        before = {**memory.args, **memory.bound[layer]}
+        return {port: (self.made[layer] if name in produced else before)[name] for port, name in recorded.inputs}
 
     def outputs(self, layer: int, call: str) -> Tensors:
         """Port → tensor that `call` wrote."""

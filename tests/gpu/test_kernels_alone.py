@@ -34,7 +34,6 @@ KNOWN = workload("glm52_attention_prefix")
 ROWS = (1, 2, 7, 8, 16, 17, 32, 64, 100, 128, 256)
 GDC = ("entry", "prologue", "prefetch")
 TRIGGERS = ("exit", "start", "after_wait", "before_epilogue")
-PORTABLE = replace(H200, arch="sm_100a")
 """A device for which E1 is described with mma.sync. It is compiled for sm_90a all the same."""
 
 
@@ -45,20 +44,14 @@ class Variant:
     call: str
     op: OpPlan
     kernel: KernelPlan
-    portable: bool = False
-
-    @property
-    def device(self):
-        return PORTABLE if self.portable else H200
 
     def spec(self):
         title = KNOWN.graph.calls[self.call].op.title
-        return launches_for(title, self.op, (self.kernel,), Shape(1, 1, 64), self.device)[0].kernel
+        return launches_for(title, self.op, (self.kernel,), Shape(1, 1, 64), H200)[0].kernel
 
     def __str__(self):
         config = "-".join(f"{name}{value}" for name, value in self.op.config)
-        impl = "mma_sync" if self.portable else self.op.impl
-        return f"{self.call}-{impl}-{config}-{self.kernel.gdc}-{self.kernel.trigger}"
+        return f"{self.call}-{self.op.impl}-{config}-{self.kernel.gdc}-{self.kernel.trigger}"
 
 
 def _gemms(call: str) -> list[Variant]:
@@ -106,12 +99,11 @@ def _scores() -> list[Variant]:
 
 GEMMS = [*_gemms("C0"), *_gemms("D2")]
 SCORES = _scores()
-PORTABLE_SCORES = [replace(variant, portable=True) for variant in SCORES]
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    return compile_all([variant.spec() for variant in (*GEMMS, *SCORES, *PORTABLE_SCORES)], workers=12)
+    return compile_all([variant.spec() for variant in (*GEMMS, *SCORES)], workers=12)
 
 
 @cache
@@ -143,22 +135,21 @@ def test_every_tile_is_right_at_every_row_count(variant, kernels):
 
 
 @pytest.mark.parametrize("kv", [64, 100, 4096, 8192])
-@pytest.mark.parametrize("variants", [SCORES, PORTABLE_SCORES], ids=["wgmma", "mma_sync"])
-def test_scores_are_right_at_every_row_count_and_context(variants, kv, kernels):
+def test_scores_are_right_at_every_row_count_and_context(kv, kernels):
     """Contexts of all lengths up to kv: each query block at each shape, each split at some."""
     for at, m in enumerate(ROWS):
         for q_block in range(4):
-            check(variants[5 * q_block + (at + q_block) % 5], Shape.from_m(m, kv), kernels)
+            check(SCORES[5 * q_block + (at + q_block) % 5], Shape.from_m(m, kv), kernels)
     case.cache_clear()
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 7, 100), Shape(3, 5, 1000), Shape(1, 17, 64), Shape(2, 33, 4096)], ids=str)
 def test_requests_may_have_any_number_of_tokens(shape, kernels):
-    for variant in (*SCORES, *PORTABLE_SCORES):
+    for variant in SCORES:
         check(variant, shape, kernels)
 
 
-@pytest.mark.parametrize("variant", [*SCORES, *PORTABLE_SCORES], ids=str)
+@pytest.mark.parametrize("variant", SCORES, ids=str)
 def test_scores_are_right_with_long_and_full_contexts(variant, kernels):
     check(variant, Shape.from_m(16, 65536), kernels)
     check(variant, Shape.from_m(16, 65536), kernels, ragged=False)

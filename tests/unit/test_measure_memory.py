@@ -164,3 +164,16 @@ def test_a_cache_that_a_part_of_the_graph_only_reads_is_neither_copied_nor_poiso
     assert buffers.address(1, "index_k_cache") == alone.bound[1]["index_k_cache"].data_ptr()
     assert [span.address for span in poison.of(0)] == [made.made[0]["logits"].data_ptr()]
     assert torch.equal(made.inputs(0, "E1")["index_k_cache"], alone.bound[0]["index_k_cache"])
+
+
+def test_an_op_is_judged_on_the_cache_that_another_op_has_written():
+    graph, shape = KNOWN.subgraph(("B1", "E1")), Shape.from_m(2, 128)
+    held = make_memory(graph, shape, 1, 0, "cpu")
+    made = held.verification()
+    for name, value in evaluate(graph, {**held.args, **held.bound[0]}, shape).items():
+        made.made[0][name].copy_(value)
+    written, before = made.made[0]["index_k_cache"], held.bound[0]["index_k_cache"]
+    assert not torch.equal(written, before)
+    assert made.inputs(0, "E1")["index_k_cache"] is written
+    assert made.inputs(0, "B1")["index_k_cache"] is before
+    assert compare_layers(made) == []

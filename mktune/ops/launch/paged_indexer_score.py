@@ -6,7 +6,6 @@ from mktune.device import Device
 from mktune.graph.tensors import PAGE, pages_per_request
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
 from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
-from mktune.ops.launch.bf16 import MMA
 from mktune.ops.launch.description import instance, placement
 from mktune.ops.paged_indexer_score import QUERY_BYTES, THREADS, PagedIndexerScore
 from mktune.plan import KernelPlan, OpPlan
@@ -36,8 +35,7 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         ScalarArg(config["kv_split"] // PAGE),
         ScalarArg(PagedIndexerScore.ports["logits"].size(shape)[1]),
     )
-    mma = MMA["wgmma" if device.arch == "sm_90a" else "mma_sync"]
-    parameters = (mma, config["q_block"], config["stages"], *placement(kernel, prefetches=True))
+    parameters = (config["q_block"], config["stages"], *placement(kernel, prefetches=True))
     spec = instance("standalone/paged_indexer_score.cu", "paged_indexer_score", parameters, args)
     blocks = -(-shape.tokens_per_request // config["q_block"])
     grid = (blocks, -(-shape.kv // config["kv_split"]), shape.requests)
