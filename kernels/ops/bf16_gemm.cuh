@@ -11,6 +11,7 @@
 #pragma once
 #include "common/mma.cuh"
 #include "common/ptx.cuh"
+#include "common/warpgroup_sums.cuh"
 #include "common/wgmma_bf16.cuh"
 
 namespace mktune {
@@ -134,10 +135,7 @@ struct Bf16Gemm {
   static MKTUNE_DEVICE void consume(Ring ring, u32 item, const Tile& tile, Accumulator& sum, int thread,
                                     float* exchange, int barrier) {
     const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);  // uniform for the compiler
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) sum[h][j][0] = sum[h][j][1] = sum[h][j][2] = sum[h][j][3] = 0.0f;
+    clear_sums(sum);
 
     const int first_part = kSplitsSteps ? 0 : warpgroup * kHalves;
     const int first_slice = kSplitsSteps ? warpgroup * kSlices : 0;
@@ -268,26 +266,6 @@ struct Bf16Gemm {
       return load_matrices(swizzled(part, warp * 16 + lane % 16, 2 * slice + lane / 16));
     else
       return load_matrices_transposed(swizzled(part, slice * 16 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2));
-  }
-
-  static MKTUNE_DEVICE void add_second_warpgroup(float (&sum)[kTokenGroups][4], int thread, float* exchange,
-                                                 int barrier) {
-    float4* mine = reinterpret_cast<float4*>(exchange) + thread % 128;
-    if (thread >= 128) {
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) mine[j * 128] = {sum[j][0], sum[j][1], sum[j][2], sum[j][3]};
-    }
-    named_barrier_sync(barrier, kThreads);
-    if (thread < 128) {
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) {
-        const float4 other = mine[j * 128];
-        sum[j][0] += other.x;
-        sum[j][1] += other.y;
-        sum[j][2] += other.z;
-        sum[j][3] += other.w;
-      }
-    }
   }
 };
 

@@ -12,6 +12,7 @@
 #include "common/mma.cuh"
 #include "common/pipeline.cuh"
 #include "common/quant.cuh"
+#include "common/warpgroup_sums.cuh"
 
 namespace mktune {
 
@@ -100,10 +101,7 @@ struct BlockFp8Gemm {
   static MKTUNE_DEVICE void consume(Ring ring, RingCursor cursor, const WeightScales& weight_scales, int groups,
                                     Accumulator& sum, int thread, float* exchange, int barrier) {
     const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);  // uniform for the compiler
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) sum[h][j][0] = sum[h][j][1] = sum[h][j][2] = sum[h][j][3] = 0.0f;
+    clear_sums(sum);
 
     mbarrier_wait(ring.scales_full(), cursor.tile & 1);
     int i = kSplitsGroups ? warpgroup : 0;
@@ -231,26 +229,6 @@ struct BlockFp8Gemm {
     sum[1] = fmaf(product[1], odd, sum[1]);
     sum[2] = fmaf(product[2], even, sum[2]);
     sum[3] = fmaf(product[3], odd, sum[3]);
-  }
-
-  static MKTUNE_DEVICE void add_second_warpgroup(float (&sum)[kTokenGroups][4], int thread, float* exchange,
-                                                 int barrier) {
-    float4* mine = reinterpret_cast<float4*>(exchange) + thread % 128;
-    if (thread >= 128) {
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) mine[j * 128] = {sum[j][0], sum[j][1], sum[j][2], sum[j][3]};
-    }
-    named_barrier_sync(barrier, kThreads);
-    if (thread < 128) {
-#pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j) {
-        const float4 other = mine[j * 128];
-        sum[j][0] += other.x;
-        sum[j][1] += other.y;
-        sum[j][2] += other.z;
-        sum[j][3] += other.w;
-      }
-    }
   }
 };
 

@@ -182,21 +182,11 @@ struct PagedIndexerScore {
   MKTUNE_DEVICE u32 unit_queries(int unit) const { return queries() + unit % kUnits * kUnitN * kDim; }
 
   MKTUNE_DEVICE void multiply(Product& product, Cursor cursor, int unit, int thread) const {
-    const int warp = thread / 32, lane = thread % 32;
     const u32 rows = keys(wait_page(cursor, unit)), columns = unit_queries(unit);
-    uint4 a[4];
+    WarpgroupMma<Mma::kMmaSync, kUnitN>::run(rows, columns, thread, [&](int j, const float(&d)[4]) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) a[k] = load_matrices(swizzled(rows, warp * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-    for (int j = 0; j < kUnitN / 8; ++j) {
-      const uint4 low = load_matrices(swizzled(columns, 8 * j + lane % 8, lane / 8));
-      const uint4 high = load_matrices(swizzled(columns, 8 * j + lane % 8, 4 + lane / 8));
-      product[j][0] = product[j][1] = product[j][2] = product[j][3] = 0.0f;
-      mma_sync_m16n8k32(product[j], a[0], low.x, low.y);
-      mma_sync_m16n8k32(product[j], a[1], low.z, low.w);
-      mma_sync_m16n8k32(product[j], a[2], high.x, high.y);
-      mma_sync_m16n8k32(product[j], a[3], high.z, high.w);
-    }
+      for (int e = 0; e < 4; ++e) product[j][e] = d[e];
+    });
   }
 
   // A unit's weighted sums over the heads, times the keys' scales; hands the page back behind its last unit.
