@@ -78,6 +78,21 @@ def problem_table(rows: Sequence[LeaderboardRow]) -> None:
     styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
     longest = max(row.span_us * max(row.speedup or 1.0, 1.0) for row in rows)  # the serial plan's, where it ran
     render.table(COLUMNS, [_cells(row, longest) for row in rows], styles)
+    for row in rows:
+        if row.winner and row.rank > 1:
+            render.line(f"rank {row.rank} is the winner: {_why(row)}")
+
+
+def _why(row: LeaderboardRow) -> str:
+    """Why a plan won that is not the fastest of the table: ranks go by one trial each, a winner by paired rounds."""
+    assert row.evidence is not None
+    shown = dict(row.evidence.extra)
+    tied = [name for name in shown.get("ties", "").split(", ") if not name.startswith("configs of ")]
+    if row.evidence.kept_baseline:
+        return "in its promotion's paired rounds nothing beat this built-in beyond noise"
+    if len(tied) > 1:
+        return f"it is inside the tie band of the fastest in the paired rounds ({len(tied)} plans tie), and simpler"
+    return "in its promotion's paired rounds it was the fastest that passed validation"
 
 
 def row_document(row: LeaderboardRow) -> dict[str, Any]:

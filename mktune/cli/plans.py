@@ -81,7 +81,7 @@ def _stored(prefix: str, url: str | None) -> Found:
         won = [winner for winner in store.winners(workload=plan.workload, history=True) if winner.plan == plan]
         rows = [row for row in store.leaderboard(workload=plan.workload) if row.plan == plan]
     origin = f"store {store.location}"
-    if rows:
+    if rows and rows[0].number is not None:
         origin += f", study {rows[0].study}, trial {rows[0].number}"
     simulated = rows[0].simulated if rows else bool(won) and won[-1].measurement.policy.simulated
     return Found(plan, origin, won[-1] if won else None, simulated)

@@ -181,7 +181,7 @@ class Store(Closing):
         study: str | None = None,
         limit: int | None = None,
     ) -> list[LeaderboardRow]:
-        """The best span of each plan, ranked within its problem; `limit` rows of each problem."""
+        """The best span of each plan, ranked within its problem; `limit` rows of each problem, and its winner."""
         with self._database.read() as connection:
             wanted = Filter(workload, ops, shape, gpu, simulated)
             return leaderboard.rank(connection, wanted, study, limit)

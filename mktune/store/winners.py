@@ -82,10 +82,11 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     return [stored_winner(row.document) for row in connection.execute(query) if _row_matches(wanted, row)]
 
 
-def served_ids(connection: Connection) -> set[tuple[str, str, bool]]:
-    """(plan id, GPU, simulated) of every winner that is served."""
-    query = select(PlanRow.plan_id, PlanRow.gpu, PlanRow.simulated).where(PlanRow.replaced.is_(None))
-    return {(row.plan_id, row.gpu, row.simulated) for row in connection.execute(query)}
+def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
+    """The rows of `PlanRow` that match and are served: their key, plan id, study and document."""
+    columns = (PlanRow.plan_id, PlanRow.study, PlanRow.document, *(getattr(PlanRow, name) for name in PLAN_KEY))
+    query = select(*columns).where(PlanRow.replaced.is_(None)).order_by(PlanRow.id)
+    return [row for row in connection.execute(query) if _row_matches(wanted, row)]
 
 
 def find_plan(connection: Connection, prefix: str) -> Plan:

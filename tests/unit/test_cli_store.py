@@ -92,6 +92,40 @@ def test_piped_leaderboard_is_never_cut(
     assert "(simulated)" in out.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("extra", "kept", "why"),
+    [
+        ({"ties": "serial, configs of abc, abc", "won as": "attribution"}, False, "inside the tie band of the fastest"),
+        ({"ties": "serial, configs of abc", "won as": "attribution"}, False, "it was the fastest that passed"),
+        ({}, True, "nothing beat this built-in beyond noise"),
+    ],
+)
+def test_a_winner_behind_the_first_rank_says_why(
+    url: str, capsys: pytest.CaptureFixture[str], extra: dict[str, str], kept: bool, why: str
+) -> None:
+    with Store.open(url) as store:
+        (before,) = store.winners()
+        best = plan("branches")
+        fingerprint = replace(before.fingerprint, kernels="newer")
+        store.put_winner(
+            None,
+            replace(
+                before,
+                plan=best,
+                measurement=measurement(16.0),
+                fingerprint=fingerprint,
+                kept_baseline=kept,
+                baseline="branches",
+                extra=tuple(sorted(extra.items())),
+            ),
+        )
+    out, _ = run(capsys, "leaderboard", "--store", url)
+    row, *_ = [line for line in out.splitlines() if best.short_id in line]
+    assert "winner" in row
+    assert out.splitlines()[-1].startswith("rank 2 is the winner: ")
+    assert why in out.splitlines()[-1]
+
+
 def test_leaderboard_document(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run(capsys, "leaderboard", "--store", url, "--json")
     rows = parse(out)["rows"]

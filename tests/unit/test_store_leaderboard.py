@@ -53,6 +53,32 @@ def test_the_served_winner_is_marked(store: Store) -> None:
     assert [row.winner for row in store.leaderboard()] == [False, True, False]
 
 
+def test_a_winner_that_ran_in_no_trial_has_its_place_by_the_span_of_its_promotion(store: Store) -> None:
+    structure = make_plan(stages=7)
+    store.put_winner(store.find_study("s"), make_winner(structure, 8.7))
+    rows = store.leaderboard()
+    assert [(row.rank, row.plan, row.winner) for row in rows][:2] == [(1, FAST, False), (2, structure, True)]
+    assert (rows[1].number, rows[1].study, rows[1].source, rows[1].builtin) == (None, "s", "promotion", "")
+    assert rows[1].speedup == pytest.approx(1 / 0.8)
+    assert rows[1].evidence == make_winner(structure, 8.7)
+    assert len(store.leaderboard(study="s")) == 4
+    make_study(store, "other")
+    assert store.leaderboard(study="other") == []
+
+
+def test_a_limit_never_hides_the_winner(store: Store) -> None:
+    store.put_winner(None, make_winner(SERIAL, 12.0))
+    assert [(row.rank, row.winner) for row in store.leaderboard(limit=1)] == [(1, False), (3, True)]
+
+
+def test_winners_without_any_trial_are_listed(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "imported.db") as opened:
+        opened.put_winner(None, make_winner(SERIAL, 9.0, kept_baseline=True, baseline="serial"))
+        assert [(row.rank, row.winner, row.builtin, row.study) for row in opened.leaderboard()] == [
+            (1, True, "serial", "")
+        ]
+
+
 def test_simulated_spans_never_rank_among_measured_ones(store: Store) -> None:
     study = make_study(store, "sim", backend="sim")
     store.add_trial(study, make_trial(0, SERIAL, 4.0, "builtin:serial", "sim"))

@@ -27,7 +27,7 @@ def test_odd_paths_land_exactly_there(tmp_path: Path, name: str, scheme: str) ->
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
     assert len(PlanBook.open(f"{scheme}{path}")) == 1
     with Store.open(path, write=False) as store:
-        assert len(store.leaderboard()) == 1
+        assert len(store.leaderboard()) == 2
 
 
 def test_the_default_is_in_mktune_home_and_its_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

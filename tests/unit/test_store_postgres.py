@@ -89,7 +89,7 @@ def test_the_whole_round(url: str) -> None:
         assert "[cut, " in store.trials(study)[1].outcome.reason
         assert store.find_study(study.name).invalid == 2
         assert store.winners() == [make_winner()]
-        assert [row.span_us for row in store.leaderboard(study=study.name)] == [10.0]
+        assert [row.span_us for row in store.leaderboard(study=study.name)] == [10.0, 10.0]  # a trial, and the winner
         assert store.find_plan(make_plan().plan_id[:12]) == make_plan()
     book = PlanBook.open(url, any_build=True)
     assert book.get(WORKLOAD, m=16, kv=8192, gpu="h200").winner == make_winner()
