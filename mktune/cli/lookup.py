@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import Gpu, Json, OneKv, OneM, Ops, StoreUrl, Tokens, Workload, example, names
+from mktune.cli.options import Gpu, Json, OneKv, OneM, StoreUrl, Tokens, Workload, example, names
 from mktune.cli.summary import does, shape_words
 from mktune.errors import InputError, SetupError
 from mktune.graph.workload import workload as known_workload
@@ -29,7 +29,12 @@ def lookup(
     kv: OneKv,
     tokens_per_request: Tokens = None,
     gpu: Gpu = None,
-    ops: Ops = None,
+    ops: Annotated[
+        str | None,
+        typer.Option(
+            "--ops", metavar="A0,B0", help="What the plan computes. [the stored plan that covers the most ops]"
+        ),
+    ] = None,
     allow_simulated: Annotated[
         bool, typer.Option("--allow-simulated", help="Also answer with plans that only a model has timed.")
     ] = False,
@@ -93,6 +98,7 @@ def _print(hit: Hit) -> None:
     rows = [
         ("plan", f"{plan.plan_id}{mark}"),
         ("from", "the plans that ship with mktune" if hit.source == "bundle" else "the store"),
+        ("ops", ",".join(plan.op_names)),
         ("tuned for", f"{shape_words(plan.shape)}, {winner.fingerprint.gpu}"),
         ("holds for", f"M {_range(plan.m_range)}, KV {_range(plan.kv_range)}"),
         ("span", f"{measured.span_us:.2f} µs ({measured.low_us:.2f}–{measured.high_us:.2f}){mark}"),

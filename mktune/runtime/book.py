@@ -87,7 +87,7 @@ class PlanBook:
 
         shape            or else `m` and `kv` (with `tokens_per_request`, by default gcd(m, 8))
         gpu              its name; a `Device` also has its SM count and compute capability checked
-        ops              names of the ops that the plan must compute; None: the stored plan with the most of them
+        ops              names of the ops that the plan must compute; None: the stored plan that covers the most ops
         allow_simulated  also serve plans that only a model has timed
 
         A plan answers where its own M and KV ranges hold the request and tokens per request are equal. Of several, the

@@ -289,11 +289,17 @@ def test_lookup_hit_names_the_plan_and_says_simulated(url: str, capsys: pytest.C
     question = lookup(url, "--m", "16", "--kv", "4096", "--allow-simulated")
     out, _ = run(capsys, *question)
     assert f"{plan('serial+pdl').plan_id} simulated" in out
+    assert re.search(r"^ops +A0,B0$", out, re.MULTILINE)
     out, err = run(capsys, *question, "--json")
     document = parse(out)
     assert document["plan_id"] == plan("serial+pdl").plan_id
     assert document["simulated"]
     assert err == ""
+
+
+def test_lookup_help_says_what_it_takes_without_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, "lookup", "--help")
+    assert "the stored plan that covers the most ops" in " ".join(re.sub("[│|]", " ", out).split())
 
 
 @pytest.mark.parametrize(
