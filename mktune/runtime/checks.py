@@ -56,7 +56,15 @@ def _no_contract(entries: list[Entry], request: Request, rules: Rules) -> str:
 
 def _no_ops(entries: list[Entry], request: Request, rules: Rules) -> str:
     known = sorted({",".join(entry.plan.op_names) for entry in entries})
-    return f"no plan for ops {','.join(request.ops or ())}; stored: {' or '.join(known)}"
+    elsewhere = gpus_with_ops(request, rules)
+    others = f"; for {', '.join(elsewhere)} these ops are stored" if elsewhere else ""
+    return f"no plan for ops {','.join(request.ops or ())} on {request.gpu}; stored: {' or '.join(known)}{others}"
+
+
+def gpus_with_ops(request: Request, rules: Rules) -> list[str]:
+    """The GPUs that some plan for the request's ops (None: any) is stored for, by name."""
+    entries = rules.by_workload.get(request.workload, ())
+    return sorted({entry.winner.fingerprint.gpu for entry in entries if _has_ops(entry, request, rules)})
 
 
 def _no_device(entries: list[Entry], request: Request, rules: Rules) -> str:

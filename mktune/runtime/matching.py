@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mktune.runtime.checks import CHECKS
+from mktune.runtime.checks import CHECKS, gpus_with_ops
 from mktune.runtime.entries import Entry, Rules
 from mktune.runtime.request import Request
 from mktune.runtime.result import Hit, Miss
@@ -28,9 +28,18 @@ def _explain(request: Request, rules: Rules) -> Hit | Miss:
         return Miss("workload", f"no plan for workload {request.workload!r}; stored: {known}")
     alias, entries = _of_gpu(request, rules)
     if not entries:
-        known = ", ".join(sorted({entry.winner.fingerprint.gpu for entry in rules.by_workload[request.workload]}))
-        return Miss("device", f"no plan for {request.gpu}; stored for {request.workload}: {known}")
+        return Miss("device", _no_gpu(request, rules))
     return _check(entries, request, rules, alias)
+
+
+def _no_gpu(request: Request, rules: Rules) -> str:
+    """Names the GPUs that have plans: for the ops that were asked for, else for any."""
+    if request.ops is not None and (known := gpus_with_ops(request, rules)):
+        return (
+            f"no plan for {request.gpu}; {','.join(request.ops)} of {request.workload} is stored for {', '.join(known)}"
+        )
+    known = sorted({entry.winner.fingerprint.gpu for entry in rules.by_workload[request.workload]})
+    return f"no plan for {request.gpu}; stored for {request.workload}: {', '.join(known)}"
 
 
 def _check(entries: list[Entry], request: Request, rules: Rules, alias: str) -> Hit | Miss:

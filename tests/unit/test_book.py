@@ -76,6 +76,18 @@ def test_other_gpus_miss(gpu: str | Device) -> None:
     assert reason(ask(SIXTEEN, gpu=gpu)) == "device"
 
 
+def test_a_miss_names_the_gpu_that_the_ops_are_stored_for() -> None:
+    first = served(make_plan(ops=("A0",)), device=B300)
+    book = PlanBook.of([served(), first])
+    for gpu, words in (("NVIDIA H20", "is stored for NVIDIA B300"), ("NVIDIA H200", "for NVIDIA B300 these ops are")):
+        found = ask(book, gpu=gpu, ops=("A0",))
+        assert isinstance(found, Miss)
+        assert words in found.message
+    found = ask(book, gpu="NVIDIA H20", ops=("D0",))
+    assert isinstance(found, Miss)
+    assert found.message.endswith(": NVIDIA B300, NVIDIA H200")
+
+
 def test_an_alias_is_explicit_labelled_and_changes_nothing_else() -> None:
     winners = [served()]
     book = PlanBook.of(winners, aliases={"nvidia_h200_nvl": "NVIDIA H200"})
