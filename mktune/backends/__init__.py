@@ -26,11 +26,7 @@ def get(name: str = "auto", sim_gpu: str = "h200") -> Backend:
             return CudaBackend()
         except SetupError as error:
             if name == "cuda":
-                raise SetupError(_with_advice(str(error))) from None
+                raise SetupError(f"{error}; to simulate: --backend sim [--sim-gpu h200|b300]") from None
     from mktune.backends.sim import SimBackend
 
     return SimBackend(sim_gpu)
-
-
-def _with_advice(message: str) -> str:
-    return message if "--backend sim" in message else f"{message}; to simulate: --backend sim [--sim-gpu h200|b300]"

@@ -9,7 +9,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import DEFAULT_WORKLOAD, Json, OneKv, WorkloadOption, example, numbers
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.graph.workload import workload as known_workload
 from mktune.shape import Shape
 
@@ -58,7 +58,10 @@ def edge(
     ms = numbers("--m", m)
     for rows in ms:
         edge_plans(known, producer, consumer, Shape.from_m(rows, kv), "sm_90a")
-    backend = CudaBackend()
+    try:
+        backend = CudaBackend()
+    except SetupError as error:
+        raise SetupError(f"edge needs a GPU: {error}") from None
     table = edge_table(backend, producer, consumer, ms, kv, workload)
     if as_json:
         gpu = {"gpu": backend.device.name, "driver": backend.device.driver, "cuda": backend.device.cuda}

@@ -39,7 +39,7 @@ _STATUS = {
 }
 _LAUNCHING = {"cuGraphLaunch", "cuCtxSynchronize", "cuStreamSynchronize"}
 
-_NO_DRIVER = "no NVIDIA driver on this machine: use `--backend sim`, or run on a GPU host"
+_NO_DRIVER = "no NVIDIA driver on this machine"
 
 
 @cache
@@ -48,7 +48,7 @@ def driver() -> Any:
     try:
         from cuda.bindings import driver as bindings
     except ImportError:
-        raise SetupError("cuda-bindings is missing: pip install 'mktune[gpu]', or use `--backend sim`") from None
+        raise SetupError("cuda-bindings is missing: pip install 'mktune[gpu]'") from None
     return bindings
 
 
@@ -69,7 +69,7 @@ def failure_of(function: str, error: str) -> MktuneError:
     """The exception for driver error `error` (a CUresult name) in `function`."""
     message = f"{function}: {error.removeprefix('CUDA_ERROR_').replace('_', ' ').lower()}"
     if error in _SETUP:
-        return SetupError(f"{message}: use `--backend sim`, or run on a GPU host")
+        return SetupError(message)
     default = Status.LAUNCH_ERROR if function in _LAUNCHING else Status.BUILD_ERROR
     return CandidateError(_STATUS.get(error, default), message)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mktune.closing import Closing
 from mktune.device import Device
-from mktune.errors import InputError, PlanError
+from mktune.errors import InputError, PlanError, SetupError
 from mktune.executors.buffers import Buffers
 from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.executors.discovery import find_device
@@ -105,7 +105,10 @@ def load(
     plan = hit if isinstance(hit, Plan) else hit.plan
     shape = shape or plan.shape
     index = _index(device)
-    found = find_device(index)
+    try:
+        found = find_device(index)
+    except SetupError as error:
+        raise SetupError(f"replaying needs a GPU: {error}") from None
     graph = workload(plan.workload).subgraph(plan.op_names)
     check_plan(plan, graph, shape, found)
     missing = [name for name, spec in graph.tensors.items() if spec.kind in _GIVEN and name not in tensors]
@@ -158,6 +161,8 @@ def _index(device: CudaDevice | None) -> int:
     """The number of a CUDA device; 0 where torch sees none, so that asking the driver for it gives the reason."""
     import torch
 
+    if isinstance(device, int):  # torch.device(0) raises where there is no GPU
+        return device
     chosen = torch.device("cuda" if device is None else device)
     if chosen.type != "cuda":
         raise InputError(f"device {device!r} is not a CUDA device")

@@ -123,6 +123,8 @@ def test_run_refuses_a_plan_that_is_not_valid(capsys: pytest.CaptureFixture[str]
 
 def test_edge_needs_a_gpu_and_two_ops_with_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = run(capsys, "edge", "A0", "B0", code=3)
+    assert err.startswith("mktune: error: edge needs a GPU: ")
+    assert "--backend" not in err  # which edge does not have
     assert err.count("\n") == 1
     for args in (["A0", "Z"], ["B0", "A0"], ["A0", "E1"], ["A0", "B0", "--m", "0"], ["A0", "B0", "--m", "a"]):
         _, err = run(capsys, "edge", *args, code=2)

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mktune.device import Device  # noqa: E402
-from mktune.errors import InputError, PlanError  # noqa: E402
+from mktune.errors import InputError, PlanError, SetupError  # noqa: E402
 from mktune.executors.reference import op_order, run_reference  # noqa: E402
 from mktune.executors.torch_memory import counters, workspaces  # noqa: E402
 from mktune.graph.builtin import builtin_plans  # noqa: E402
@@ -17,7 +17,7 @@ from mktune.lowering.graph import lower  # noqa: E402
 from mktune.ops.evaluate import evaluate  # noqa: E402
 from mktune.ops.inputs import make_inputs  # noqa: E402
 from mktune.plan import OpPlan  # noqa: E402
-from mktune.runtime.replay import check_plan, check_tensors  # noqa: E402
+from mktune.runtime.replay import check_plan, check_tensors, load  # noqa: E402
 from mktune.shape import Shape  # noqa: E402
 
 KNOWN = workload("glm52_attention_prefix")
@@ -131,3 +131,13 @@ def test_a_plan_is_refused_outside_its_range_and_beyond_the_devices_limits():
     small = replace(H200, name="a small GPU", smem_per_block=64 << 10)
     with pytest.raises(PlanError, match="does not fit a small GPU: B0: "):
         check_plan(PLAN, GRAPH, SHAPE, small)
+
+
+def test_replaying_without_a_gpu_says_that_it_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu(index: int) -> None:
+        raise SetupError("no NVIDIA driver on this machine")
+
+    monkeypatch.setattr("mktune.runtime.replay.find_device", no_gpu)
+    for device in (None, 0, "cuda", "cuda:0"):
+        with pytest.raises(SetupError, match=r"^replaying needs a GPU: no NVIDIA driver on this machine$"):
+            load(PLAN, {}, device)
