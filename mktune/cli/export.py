@@ -12,7 +12,12 @@ from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 
 if TYPE_CHECKING:
+    from mktune.store import Store
     from mktune.trial import Winner
+
+SERVED = "now served"
+UNCHANGED = "unchanged"
+HISTORY = "kept as history: the stored plan is faster"
 
 
 def add(app: typer.Typer) -> None:
@@ -59,15 +64,26 @@ def import_(
 
     winners = [winner for file in files for winner in read_bundle(Path(file))]
     with Store.open(store) as opened:
-        served = [(winner, opened.put_winner(None, winner)) for winner in winners]
+        results = [(winner, _put(opened, winner)) for winner in winners]
     if as_json:
-        render.document({"plans": [{"plan_id": winner.plan.plan_id, "served": yes} for winner, yes in served]})
+        plans = [
+            {"plan_id": winner.plan.plan_id, "served": result != HISTORY, "unchanged": result == UNCHANGED}
+            for winner, result in results
+        ]
+        render.document({"plans": plans})
         return
-    for winner, yes in served:
-        render.line(_imported(winner, yes))
+    for winner, result in results:
+        render.line(_imported(winner, result))
 
 
-def _imported(winner: Winner, served: bool) -> str:
+def _put(store: Store, winner: Winner) -> str:
+    """What became of the winner; one that is served already is not stored again."""
+    plan = winner.plan
+    if winner in store.winners(workload=plan.workload, ops=plan.op_names, shape=plan.shape):
+        return UNCHANGED
+    return SERVED if store.put_winner(None, winner) else HISTORY
+
+
+def _imported(winner: Winner, what: str) -> str:
     mark = " (simulated)" if winner.measurement.policy.simulated else ""
-    what = "now served" if served else "kept as history: the stored plan is faster"
     return f"{winner.plan.short_id}{mark}  {winner.fingerprint.gpu}  {what}"

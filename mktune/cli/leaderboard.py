@@ -144,6 +144,8 @@ def _problem(row: LeaderboardRow) -> tuple[Any, ...]:
 def _nothing(store: Store, study: str | None) -> str:
     """Why there is no row: nothing was tried, nothing matches, or everything failed."""
     tried = [store.find_study(study)] if study is not None else store.studies()
+    if not tried and store.winners():
+        return "no stored winner matches; leave out --ops, --m, --kv or --gpu to see what there is"
     if not tried:
         return f"the store {store.location} holds no study yet: run `mktune tune`"
     failed: dict[str, int] = {}

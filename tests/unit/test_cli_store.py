@@ -222,9 +222,32 @@ def test_export_and_import_round_trip(url: str, tmp_path: Path, capsys: pytest.C
     assert path.read_text() == out
     other = str(tmp_path / "other.db")
     out, _ = run(capsys, "import", str(path), "--store", other, "--json")
-    assert parse(out)["plans"] == [{"plan_id": plan("serial+pdl").plan_id, "served": True}]
+    assert parse(out)["plans"] == [{"plan_id": plan("serial+pdl").plan_id, "served": True, "unchanged": False}]
     out, _ = run(capsys, "export", "--simulated", "--store", other)
     assert path.read_text() == out
+
+
+def test_imported_winners_are_listed_and_a_second_import_changes_nothing(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, other = str(tmp_path / "plans.json"), str(tmp_path / "other.db")
+    run(capsys, "export", "--simulated", "--out", path, "--store", url)
+    out, _ = run(capsys, "import", path, "--store", other)
+    assert out.endswith("now served\n")
+    out, _ = run(capsys, "import", path, "--store", other)
+    assert out.endswith("unchanged\n")
+    with Store.open(other) as store:
+        assert len(store.winners(history=True)) == 1
+    out, _ = run(capsys, "leaderboard", "--store", other)
+    (row,) = [line for line in out.splitlines() if plan("serial+pdl").short_id in line]
+    assert "winner" in row
+    out, _ = run(capsys, "leaderboard", "--store", other, "--json")
+    (document,) = parse(out)["rows"]
+    assert (document["winner"], document["trial"]) == (True, None)
+    _, err = run(capsys, "leaderboard", "--m", "17", "--store", other, code=5)
+    assert "no stored winner matches" in err
+    out, _ = run(capsys, "show", plan("serial+pdl").short_id, "--store", other)
+    assert "trial None" not in out
 
 
 def test_export_of_nothing_writes_no_file(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
