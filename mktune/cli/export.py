@@ -10,6 +10,8 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
+from mktune.cli.summary import count
+from mktune.errors import NothingFoundError
 
 if TYPE_CHECKING:
     from mktune.store import Store
@@ -40,9 +42,12 @@ def export(
 
     wanted = names("--ops", ops)
     with Store.open(store, write=False) as opened:
-        winners = opened.winners(workload=workload, ops=wanted or None, gpu=gpu, simulated=simulated)
+        found = opened.winners(workload=workload, ops=wanted or None, gpu=gpu)
+    winners = [winner for winner in found if winner.measurement.policy.simulated == simulated]
     if not winners:
         check_known(workload, wanted)
+        if found:
+            raise NothingFoundError(_other_kind(len(found), simulated))
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
         return
@@ -52,6 +57,12 @@ def export(
     else:
         mark = "simulated " if simulated else ""
         render.line(f"{len(winners)} {mark}plan{'' if len(winners) == 1 else 's'} written to {out}")
+
+
+def _other_kind(found: int, simulated: bool) -> str:
+    """What is stored where nothing of the kind that was asked for is."""
+    kind, how = ("measured", "leave out") if simulated else ("simulated", "add")
+    return f"no plan to export; {count(found, f'{kind} winner')}: {how} --simulated"
 
 
 def import_(

@@ -253,7 +253,9 @@ def test_imported_winners_are_listed_and_a_second_import_changes_nothing(
 def test_export_of_nothing_writes_no_file(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plans.json"
     _, err = run(capsys, "export", "--out", str(path), "--store", url, code=5)  # all are simulated
-    assert "no plan to export" in err
+    assert err == "mktune: error: no plan to export; 1 simulated winner: add --simulated\n"
+    _, err = run(capsys, "export", "--gpu", "NVIDIA H20", "--store", url, code=5)
+    assert "nothing that matches is stored" in err
     assert not path.exists()
 
 
