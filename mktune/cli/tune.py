@@ -26,9 +26,10 @@ from mktune.cli.options import (
     names,
     shapes,
 )
-from mktune.cli.summary import shape_words
+from mktune.cli.summary import count, shape_words
 from mktune.cli.tune_report import Cell, report
 from mktune.errors import NothingFoundError
+from mktune.trial import Status
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from mktune.store import Store, Study
 
 
-Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="Trials of each study. [100]")]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", metavar="N", min=1, help="Trials of each study in all, earlier runs included. [100]"),
+]
 Seconds = Annotated[
     float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
 ]
@@ -127,12 +131,23 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
             return
         study = _study(space, store, settings, len(spaces))
         backend, budget = settings.backend, settings.budget
+        if settings.resume:
+            _note_full(store, study, budget)
         try:
             with watching(shape_words(space.shape), budget.trials, backend.simulated) as observer:
                 result = search(space, backend, store, study, budget, observer=observer, stop=stop)
             yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:
             yield Cell(space.shape, study.name, None, str(error))
+
+
+def _note_full(store: Store, study: Study, budget: Budget) -> None:
+    """Say where a study that goes on has all its trials already; only the finalists are measured again then."""
+    counts = store.trial_counts(study)
+    have = sum(number for status, number in counts.items() if status not in ("running", Status.LOST))
+    if budget.trials is not None and have >= budget.trials:
+        whole = "--trials counts the whole study: raise it to go on"
+        render.note(f"mktune: study {study.name} already has {count(have, 'trial')}; {whole}")
 
 
 def _study(space: SearchSpace, store: Store, settings: Settings, cells: int) -> Study:

@@ -78,8 +78,15 @@ def _ran(result: TuneResult) -> str:
     parts += [f"{result.resumed} of them from earlier runs"] if result.resumed else []
     parts.append(f"{failed} failed or pruned, {result.invalid} invalid and {result.duplicate} duplicate proposals")
     parts += [f"space exhausted: {result.exhausted}"] if result.exhausted else []
-    parts += [f"stopped by {result.stopped}; go on with --resume"] if result.stopped else []
+    parts += [_stopped(result)] if result.stopped else []
     return "; ".join(parts)
+
+
+def _stopped(result: TuneResult) -> str:
+    if result.winner is not None:
+        return f"stopped by {result.stopped}; go on with --resume"
+    when = "by this run" if result.resumed else "yet"
+    return f"stopped by {result.stopped}, no winner stored {when}: go on with --resume"
 
 
 def _spent(result: TuneResult) -> str:

@@ -177,8 +177,10 @@ def test_interrupted_study_keeps_its_trials_and_goes_on(
     for _ in range(5):
         assert b"trial" in child.stderr.readline()
     child.send_signal(number)
-    _, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=20)
     assert child.returncode == code
+    if code > 0:
+        assert f"stopped by {number.name}, no winner stored yet: go on with --resume" in out.decode()
     assert b"Traceback" not in err
     url = str(tmp_path / "x.db")
     with Store.open(url) as store:
@@ -188,6 +190,19 @@ def test_interrupted_study_keeps_its_trials_and_goes_on(
     cell = json.loads(out)["cells"][0]
     assert (cell["resumed"], cell["trials"]) == (kept, kept + 3)
     assert cell["stored"]
+
+
+def test_resuming_a_study_that_has_all_its_trials_says_what_trials_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--study", "s", "--store", str(tmp_path / "x.db"), "--resume"]
+    words = "already has 5 trials; --trials counts the whole study: raise it to go on"
+    _, err = run(capsys, *question, "--trials", "5")
+    assert "already has" not in err
+    _, err = run(capsys, *question, "--trials", "3")
+    assert words in err
+    _, err = run(capsys, *question, "--trials", "6")
+    assert "already has" not in err
 
 
 @pytest.mark.parametrize("more", [[], ["--study", "s", "--resume"]], ids=["made names", "one study"])
