@@ -22,6 +22,8 @@ from mktune.cli.options import (
 )
 from mktune.cli.plans import BuiltinAt, Found, find
 from mktune.cli.summary import config, shape_words, structure
+from mktune.errors import InputError
+from mktune.graph.builtin import MODES
 from mktune.plan import Plan
 from mktune.shape import Shape
 
@@ -32,6 +34,7 @@ def add(app: typer.Typer) -> None:
 
 
 def show(
+    context: typer.Context,
     plan: PlanName,
     workload: WorkloadOption = DEFAULT_WORKLOAD,
     ops: Ops = None,
@@ -43,12 +46,26 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Draw a plan: ops and configs, streams, edges, waits and triggers."""
+    if plan not in MODES:
+        _refuse(context)
     at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), known_arch(arch))
     found = find(plan, at, store)
     if as_json:
         render.document(document(found))
     else:
         _print(found)
+
+
+def _refuse(context: typer.Context) -> None:
+    """Raises InputError for options that only make a built-in plan: a stored one has its own ops, shape and configs."""
+    made = {"workload", "ops", "m", "kv", "tokens_per_request", "arch"}
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name in made and str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE"
+    ]
+    if given:
+        raise InputError(f"{', '.join(given)} only make a built-in plan ({', '.join(MODES)}); leave them out here")
 
 
 def document(found: Found) -> dict[str, object]:

@@ -204,6 +204,16 @@ def test_show_of_a_stored_plan_has_its_evidence(url: str, capsys: pytest.Capture
     assert document["simulated"]
 
 
+@pytest.mark.parametrize("more", [["--arch", "sm_103a"], ["--m", "16"], ["--tokens-per-request", "8", "--kv", "8192"]])
+def test_show_refuses_what_makes_a_builtin_for_a_stored_plan(
+    url: str, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    _, err = run(capsys, "show", plan("serial+pdl").short_id, *more, "--store", url, code=2)
+    assert more[0] in err
+    assert "only make a built-in plan" in err
+    run(capsys, "show", "serial", *more)
+
+
 def test_show_reads_a_plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan("branches").json)
