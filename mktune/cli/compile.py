@@ -87,7 +87,7 @@ def compile_(
             }
         )
         return
-    render.line(f"{workload} {','.join(chosen)} for {arch}, {built[0].code.compiler}, {seconds:.1f} s", "bold")
+    render.folded(f"{workload} {','.join(chosen)} for {arch}, {built[0].code.compiler}, {seconds:.1f} s", "bold")
     _print(built)
     if left_out and ops is None:
         render.note(f"no kernels yet: {', '.join(left_out)}")

@@ -67,7 +67,7 @@ def edge(
         gpu = {"gpu": backend.device.name, "driver": backend.device.driver, "cuda": backend.device.cuda}
         render.document({"producer": producer, "consumer": consumer, **gpu, "rows": [asdict(row) for row in table]})
     else:
-        render.line(f"{workload} {producer} → {consumer}, KV {kv}, {backend.device.name}, times in µs", "bold")
+        render.folded(f"{workload} {producer} → {consumer}, KV {kv}, {backend.device.name}, times in µs", "bold")
         print_rows(table)
 
 

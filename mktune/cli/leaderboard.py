@@ -74,13 +74,13 @@ def problem_table(rows: Sequence[LeaderboardRow]) -> None:
     """The table of one problem."""
     first = rows[0]
     mark = " (simulated)" if first.simulated else ""
-    render.line(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
+    render.folded(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
     styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
     longest = max(row.span_us * max(row.speedup or 1.0, 1.0) for row in rows)  # the serial plan's, where it ran
     render.table(COLUMNS, [_cells(row, longest) for row in rows], styles)
     for row in rows:
         if row.winner and row.rank > 1:
-            render.line(f"rank {row.rank} is the winner: {_why(row)}")
+            render.folded(f"rank {row.rank} is the winner: {_why(row)}")
 
 
 def _why(row: LeaderboardRow) -> str:

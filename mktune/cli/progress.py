@@ -63,7 +63,7 @@ class BarObserver(Observer):
             self._best = progress.best_us
             line = f"trial {progress.trials}  {_ended(trial)}{self._mark}  {trial.plan.short_id}  {trial.source}"
             text = render.visible(f"{line}  {size(trial.plan)}")
-            self._bar.console.print(text, markup=False, emoji=False, soft_wrap=True)
+            self._bar.console.print(text, markup=False, emoji=False)
 
 
 def _ended(trial: Trial) -> str:

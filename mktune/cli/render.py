@@ -75,6 +75,18 @@ def line(text: str = "", style: str = "") -> None:
     _print(text, style, sys.stdout)
 
 
+def folded(text: str, style: str = "") -> None:
+    """One line of the result; a terminal that is narrower gets it folded between words, under its own indentation."""
+    text = visible(text)
+    width = terminal_width(sys.stdout)
+    if width is None or _cells(text) <= width:
+        line(text, style)
+        return
+    body = text.lstrip(" ")
+    for part in _wrap(body, width, text[: len(text) - len(body)], cut=False):
+        line(part, style)
+
+
 def note(text: str, style: str = "") -> None:
     """One line that is not part of the result: a warning, a hint, progress."""
     _print(text, style, sys.stderr)
@@ -234,10 +246,18 @@ def _two_storeys(columns: Sequence[Column], cells: Sequence[Sequence[str]], widt
             line(text, _style(styles, number))
 
 
-def _wrap(text: str, width: int, margin: str) -> list[str]:
+def _wrap(text: str, width: int, margin: str, *, cut: bool = True) -> list[str]:
+    """`text` in lines; `cut`: also within a word that is longer than a line, such as a path or an id."""
     import textwrap
 
-    return textwrap.wrap(text, max(width, 12), initial_indent=margin, subsequent_indent=margin)
+    return textwrap.wrap(
+        text,
+        max(width, 12),
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_on_hyphens=False,
+        break_long_words=cut,
+    )
 
 
 def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:

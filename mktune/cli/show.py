@@ -85,20 +85,20 @@ def _print(found: Found) -> None:
 
     plan = found.plan
     mark = "  simulated" if found.simulated else ""
-    render.line(f"plan {plan.plan_id}{mark}", "bold")
-    render.line(f"{plan.workload} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
-    render.line(found.origin)
+    render.folded(f"plan {plan.plan_id}{mark}", "bold")
+    render.folded(f"{plan.workload} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
+    render.folded(found.origin)
     if found.winner:
         measured = found.winner.measurement
         interval = f"{measured.low_us:.2f} to {measured.high_us:.2f}"
-        render.line(f"span {measured.span_us:.2f} µs ({interval}){mark}, ×{1 / found.winner.ratio:.2f} of serial")
+        render.folded(f"span {measured.span_us:.2f} µs ({interval}){mark}, ×{1 / found.winner.ratio:.2f} of serial")
     render.line()
     _ops(plan)
     render.line()
     for text in draw(plan):
         render.line(text)
     render.line()
-    render.line(LEGEND)
+    render.folded(LEGEND)
     render.line()
     _kernels(plan)
 

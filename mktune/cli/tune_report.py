@@ -59,14 +59,14 @@ def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:
     """What each search did, then one table of the winners."""
     for cell in cells:
         if cell.result is not None:
-            render.line(f"{shape_words(cell.shape)}: {_ran(cell.result)}")
-            render.line(f"  {_spent(cell.result)}")
-            render.line(f"  study {cell.study}")
+            render.folded(f"{shape_words(cell.shape)}: {_ran(cell.result)}")
+            render.folded(f"  {_spent(cell.result)}")
+            render.folded(f"  study {cell.study}")
     rows = [_row(cell, cell.result.winner, backend) for cell in cells if cell.result and cell.result.winner]
     if rows:
         mark = " (simulated)" if backend.simulated else ""
         render.line()
-        render.line(f"winners on {backend.device.name}{mark}, stored in {location}", "bold")
+        render.folded(f"winners on {backend.device.name}{mark}, stored in {location}", "bold")
         columns = [render.Column(name, right=True, whole=True) for name in ("M", "KV", "span µs", "× serial", "noise")]
         columns += [render.Column(name, whole=True) for name in ("number is", "plan")]
         render.table([*columns, render.Column("what the plan does")], rows)

@@ -77,6 +77,23 @@ def test_no_escape_where_plain_output_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert "\r" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_a_heading_is_folded_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    heading = f"  winners on NVIDIA B300 (simulated), M 16 (2 × 8), 1 stream, stored in /tmp/{'x' * 40}.db"
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("COLUMNS", str(width))
+    render.folded(heading)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) > 1
+    assert " ".join(" ".join(lines).split()) == heading.strip()  # no word is broken, not even one longer than a line
+    assert all(line.startswith("  ") and (len(line) <= width or len(line.split()) == 1) for line in lines)
+    piped = io.StringIO()
+    monkeypatch.setattr("sys.stdout", piped)
+    render.folded(heading)
+    assert piped.getvalue() == f"{heading}\n"
+
+
 def test_markup_and_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     render.table([render.Column("study")], [("[bold]x[/bold] \x1b[31mred :smile:",)])
     assert r"[bold]x[/bold] \x1b[31mred :smile:" in capsys.readouterr().out

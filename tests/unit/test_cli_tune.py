@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,8 +14,16 @@ from typing import Any
 
 import pytest
 from command_line import run
+from rich.console import Console
+from rich.progress import Progress as Bar
 
+from mktune.cli.progress import BarObserver
+from mktune.graph.builtin import builtin_plans
+from mktune.graph.workload import workload
+from mktune.search import Progress
+from mktune.shape import Shape
 from mktune.store import Store
+from mktune.trial import Measurement, Outcome, Policy, Status, Trial
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -222,3 +231,16 @@ def test_tunes_that_start_at_once_on_an_empty_store_all_end_well(tmp_path: Path,
             numbers = [trial.number for trial in store.trials(study)]
             assert numbers == list(range(len(numbers)))
             assert len(numbers) >= 3
+
+
+def test_a_better_plan_beside_the_bar_is_folded_between_words() -> None:
+    found = builtin_plans(workload(WORKLOAD), ("A0", "B0"), Shape.from_m(16, 8192), "sm_90a")["serial"]
+    out = io.StringIO()
+    console = Console(file=out, width=50, force_terminal=False)
+    with Bar(console=console, disable=True) as bar:
+        measured = Measurement(12.5, 12.4, 12.6, (12.5,), Policy("sim"))
+        trial = Trial(0, found, Outcome(Status.OK, "", measured), "builtin:serial")
+        BarObserver(bar, "M 16", 5, True).trial(trial, Progress("search", 1, 5, 0, 0, 0, 0, 12.5))
+    line = f"trial 1  ok 12.50 µs simulated  {found.short_id}  builtin:serial  3 kernels, 1 stream"
+    assert out.getvalue().split() == ["M", "16", *line.split()]
+    assert all(len(part) <= 50 for part in out.getvalue().splitlines())
