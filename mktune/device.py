@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 """What kernels are compiled for; the first is what mktune is measured on."""
@@ -40,6 +41,14 @@ class Device:
     uuid: str = ""
     driver: str = ""
     cuda: str = ""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.arch, self.sms, self.smem_per_block, self.l2_bytes, self.uuid))
+
+    def __hash__(self) -> int:
+        """Kept: a device is part of the key of every answer that the checks remember."""
+        return self._hash
 
     @property
     def compute_capability(self) -> str:

@@ -29,7 +29,7 @@ from mktune.ops.checks import (
 )
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
 from mktune.ops.tolerances import DIRECT, THROUGH_GEMM, QuantisedTolerance
-from mktune.plan import ConfigValue, KernelPlan, OpPlan
+from mktune.plan import Config, ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ class GemmOp(Op):
         # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
         alone = split and self.problem.finalizer_span <= HEAD_SPAN
         spans_tiles = self.problem.finalizer_span > int(config["block_n"]) and not alone
-        placement = tuple((kernel.gdc, kernel.trigger) for kernel in kernels)
+        placement = tuple([(kernel.gdc, kernel.trigger) for kernel in kernels])
         return _facts(type(self), split, config.get("finalizer", ""), spans_tiles, placement)
 
     def violations(
         self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
     ) -> list[Violation]:
-        wrong, beyond_ring = _config_limits(self, plan, device)
+        wrong, beyond_ring = _config_limits(self, plan.impl, plan.config, device)
         if beyond_ring is None:
             return list(wrong)
         found = placement_violations(self, plan, kernels) + list(wrong)
@@ -207,11 +207,12 @@ class GemmOp(Op):
 
 
 @lru_cache(maxsize=1 << 15)
-def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Violation, ...], int | None]:
+def _config_limits(op: GemmOp, impl: str, pairs: Config, device: Device) -> tuple[tuple[Violation, ...], int | None]:
     """What is wrong with a config wherever its kernels wait and trigger, and the weight bytes of a CTA beyond its ring.
 
     None for the bytes: the config does not exist, and nothing more can be said of it.
     """
+    plan = OpPlan(impl, pairs)
     found = config_violations(op, plan, device.arch, optional=("finalizer_threads",))
     if found:
         return tuple(found), None
@@ -220,7 +221,7 @@ def _config_limits(op: GemmOp, plan: OpPlan, device: Device) -> tuple[tuple[Viol
     found = smem_violations(config.smem_bytes(steps), device)
     if config.stages > steps:
         found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
-    if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
+    if config.accumulators > MAX_ACCUMULATORS[impl]:
         found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
     if config.splits_steps and steps < 2:
         found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
