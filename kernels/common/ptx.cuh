@@ -155,7 +155,6 @@ MKTUNE_DEVICE u32 to_bf16x2(float low, float high) {
 MKTUNE_DEVICE float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
 MKTUNE_DEVICE float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
 MKTUNE_DEVICE float4 unpacked(uint2 v) { return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)}; }
-MKTUNE_DEVICE float round_to_bf16(float value) { return bf16_low(to_bf16x2(value, 0.0f)); }
 
 // Two floats to e4m3, to nearest even, clamped to ±448; `low` in the low byte.
 MKTUNE_DEVICE u32 to_e4m3x2(float low, float high) {

@@ -9,6 +9,7 @@
 //   consume           4 or 8 whole warps; sees activations through the ring's barriers, so it stands behind the wait of
 //                     the thread that loads them
 #pragma once
+#include "common/hand_back.cuh"
 #include "common/mma.cuh"
 #include "common/ptx.cuh"
 #include "common/warpgroup_sums.cuh"
@@ -194,9 +195,9 @@ struct Bf16Gemm {
     mbarrier_wait(ring.activations_full(stage), Ring::phase(step));
     return stage;
   }
+  template <ReadBy kReadBy>
   static MKTUNE_DEVICE void release(Ring ring, u32 step, int thread) {
-    __syncwarp();
-    if (thread % 32 == 0) mbarrier_arrive(ring.empty(Ring::stage(step)));
+    hand_back<kReadBy>(ring.empty(Ring::stage(step)), thread);
   }
 
   // One step's products are under way while the next one's are begun.
@@ -219,12 +220,12 @@ struct Bf16Gemm {
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (i > 0) release(ring, item + i - 1, thread);
+      if (i > 0) release<ReadBy::kTensorCores>(ring, item + i - 1, thread);
     }
     wgmma_wait<0>();
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) wgmma_hold(sum[h]);
-    release(ring, item + steps - 1, thread);
+    release<ReadBy::kTensorCores>(ring, item + steps - 1, thread);
 #endif
   }
 
@@ -255,8 +256,7 @@ struct Bf16Gemm {
           }
         }
       }
-      fence_async_proxy();  // the loads above are done before the copy engine may write here again
-      release(ring, item + i, thread);
+      release<ReadBy::kLoads>(ring, item + i, thread);
     }
   }
 

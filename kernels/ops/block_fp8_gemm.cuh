@@ -9,6 +9,7 @@
 //   consume           4 or 8 whole warps; sees activations through the ring's barriers, so it stands behind the wait of
 //                     the thread that loads them
 #pragma once
+#include "common/hand_back.cuh"
 #include "common/mma.cuh"
 #include "common/pipeline.cuh"
 #include "common/quant.cuh"
@@ -180,7 +181,6 @@ struct BlockFp8Gemm {
                       [&](int j, const float(&product)[4]) {
                         promote(sum[h][j], product, ring.scales(group), weight_scale, j, thread);
                       });
-      fence_async_proxy();  // the loads above are done before the copy engine may write here again
       release(ring, at, thread);
     }
   }
@@ -211,8 +211,7 @@ struct BlockFp8Gemm {
   }
 
   static MKTUNE_DEVICE void release(Ring ring, RingCursor at, int thread) {
-    __syncwarp();
-    if (thread % 32 == 0) mbarrier_arrive(ring.empty(Ring::stage(at)));
+    hand_back<Multiply::kAsync ? ReadBy::kTensorCores : ReadBy::kLoads>(ring.empty(Ring::stage(at)), thread);
   }
 
   // Tokens 8 * j … 8 * j + 7: the product times the token's and the block's scales.

@@ -10,6 +10,7 @@
 //   load_queries  one thread
 //   score         4 warps; sees both through barriers, so it stands behind the waits of the threads that load
 #pragma once
+#include "common/hand_back.cuh"
 #include "common/mma.cuh"
 #include "common/ptx.cuh"
 
@@ -144,9 +145,7 @@ struct PagedIndexerScore {
         multiply(product, cursor, page * kUnits + u, thread);
         write(product, cursor, tile.first_page, page * kUnits + u, target[u], thread);
       }
-    fence_async_proxy();  // as in write()
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(queries_empty());
+    hand_back<ReadBy::kLoads>(queries_empty(), thread);
   }
 
  private:
@@ -220,9 +219,7 @@ struct PagedIndexerScore {
       const float logit = sum[i] * load_shared_4(scales(at) + key * 4);
       if (t < target.context && (kUnitTokens > 1 || lane % 2 == 0)) target.row[t] = logit;
     }
-    if (unit % kUnits == kUnits - 1) fence_async_proxy();  // loads are done before the copy engine may write here again
-    __syncwarp();
-    if (unit % kUnits == kUnits - 1 && lane == 0) mbarrier_arrive(empty(at));
+    if (unit % kUnits == kUnits - 1) hand_back<ReadBy::kLoads>(empty(at), thread);
   }
 
   // Adds over four neighbouring lanes. At each of the two steps a lane gives half of its sums away; a last one is kept

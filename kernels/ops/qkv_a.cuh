@@ -182,7 +182,6 @@ struct QkvALastArriver {
     for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
       QkvAFinalizer<32>::template run_row<Trigger::kExit>(source, args, row, weights, team, nullptr);
   }
-
 };
 
 }  // namespace mktune
