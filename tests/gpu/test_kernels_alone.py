@@ -116,7 +116,7 @@ def case(call: str, shape: Shape, ragged: bool):
 def prepared(variant: Variant, shape: Shape):
     plan = make_plan(KNOWN, (variant.call,), shape, "sm_90a", "serial", {variant.call: variant.op})
     plan = replace(plan, kernels=((variant.call, variant.kernel),))
-    return plan, lower(plan, KNOWN.subgraph((variant.call,)), shape, variant.device, launches=True)
+    return plan, lower(plan, KNOWN.subgraph((variant.call,)), shape, H200, launches=True)
 
 
 def check(variant: Variant, shape: Shape, kernels, ragged: bool = True, replays: int = 2) -> None:
