@@ -36,6 +36,10 @@ class Bench(Closing):
     def prepare(self, plans: Sequence[Plan]) -> None:
         """Start compiling these plans in the background, so that `measure` finds them warm. Returns at once."""
 
+    def ready(self, plan: Plan) -> bool:
+        """Whether `measure` would find this plan compiled. Starts compiling it where nobody has."""
+        return True
+
     @abstractmethod
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         """Build, verify and time one plan (screening). Clearly slower than the incumbent: pruned early."""

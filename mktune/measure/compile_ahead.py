@@ -17,7 +17,7 @@ from mktune.measure.worker import Reply, Worker
 from mktune.trial import Status
 
 SECONDS = 180.0
-_MAX_PROCESSES = 8
+_MAX_PROCESSES = 16
 
 
 class CompileHost:
@@ -27,7 +27,7 @@ class CompileHost:
         self._arch = arch
 
     def handle(self, request: Reply) -> Reply:
-        build([spec_from_dict(spec) for spec in request["specs"]], self._arch)
+        build([spec_from_dict(request["spec"])], self._arch)
         return {}
 
 
@@ -42,11 +42,15 @@ class CompileAhead:
         self._jobs: dict[KernelSpec, Future[None]] = {}
 
     def submit(self, specs: Sequence[KernelSpec]) -> None:
-        """Start compiling those of `specs` that nobody asked for before. Returns at once."""
-        new = [spec for spec in dict.fromkeys(specs) if spec not in self._jobs]
-        if new:
-            job = self._pool.submit(self._compile, new)
-            self._jobs.update((spec, job) for spec in new)
+        """Start compiling those of `specs` that nobody asked for before, each for itself. Returns at once."""
+        for spec in specs:
+            if spec not in self._jobs:
+                self._jobs[spec] = self._pool.submit(self._compile, spec)
+
+    def ready(self, specs: Sequence[KernelSpec]) -> bool:
+        """Whether `wait` would return, or raise, at once. Starts compiling what nobody asked for before."""
+        self.submit(specs)
+        return all(self._jobs[spec].done() for spec in specs)
 
     def wait(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
         """Wait until all of `specs` are in the cache.
@@ -66,13 +70,13 @@ class CompileAhead:
         for worker in self._workers:
             worker.close()
 
-    def _compile(self, specs: list[KernelSpec]) -> None:
+    def _compile(self, spec: KernelSpec) -> None:
         """Runs in a thread of the pool, each of which has a process of its own."""
         if not hasattr(self._own, "worker"):
             self._own.worker = Worker(self._host, {"arch": self._arch})
             self._workers.append(self._own.worker)
         try:
-            self._own.worker.ask({"specs": [asdict(spec) for spec in specs]}, SECONDS)
+            self._own.worker.ask({"spec": asdict(spec)}, SECONDS)
         except CandidateError as error:
             late = error.status == Status.HANG
             raise CandidateError(Status.COMPILE_ERROR if late else error.status, str(error)) from None

@@ -67,6 +67,12 @@ class CudaBench(Bench):
             except MktuneError:
                 continue  # `measure` says what is wrong with it
 
+    def ready(self, plan: Plan) -> bool:
+        try:
+            return self._compiler.ready(self._specs(plan))
+        except MktuneError:
+            return True  # `measure` says at once what is wrong with it
+
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         begin = time.perf_counter()
         try:

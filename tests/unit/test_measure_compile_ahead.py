@@ -18,17 +18,17 @@ class FakeCompiler:
         self._arch = arch
 
     def handle(self, request):
-        for spec in map(spec_from_dict, request["specs"]):
-            if spec.name_expression == "dies":
-                raise SystemExit(3)
-            if spec.name_expression == "wrong":
-                raise CandidateError("compile_error", "line 3: expected a ;")
-            if spec.name_expression == "missing":
-                raise SetupError("no compiler here")
-            if spec.name_expression == "slow":
-                time.sleep(1.0)
-            with open(spec.source, "a") as log:
-                log.write(f"{self._arch} {spec.name_expression} {spec.defines} {spec.constants}\n")
+        spec = spec_from_dict(request["spec"])
+        if spec.name_expression == "dies":
+            raise SystemExit(3)
+        if spec.name_expression == "wrong":
+            raise CandidateError("compile_error", "line 3: expected a ;")
+        if spec.name_expression == "missing":
+            raise SetupError("no compiler here")
+        if spec.name_expression == "slow":
+            time.sleep(1.0)
+        with open(spec.source, "a") as log:
+            log.write(f"{self._arch} {spec.name_expression} {spec.defines} {spec.constants}\n")
         return {}
 
 
@@ -57,6 +57,19 @@ def test_submitting_does_not_wait(pool, tmp_path):
     with pytest.raises(CandidateError, match="not compiled within") as caught:
         pool.wait([KernelSpec(str(tmp_path / "log"), "slow")], seconds=0.05)
     assert caught.value.status == Status.COMPILE_ERROR
+
+
+def test_what_is_compiled_or_failed_is_ready_and_asking_starts_it(pool, tmp_path):
+    log = str(tmp_path / "log")
+    slow, wrong = [KernelSpec(log, "slow")], [KernelSpec(log, "wrong")]
+    assert not pool.ready(slow)
+    pool.wait(slow)
+    assert pool.ready(slow)
+    pool.ready(wrong)
+    with pytest.raises(CandidateError):
+        pool.wait(wrong)
+    assert pool.ready(wrong)
+    assert not pool.ready([*slow, KernelSpec(log, "slow", (("N", "2"),))])
 
 
 def test_failures_belong_to_their_kernel(pool, tmp_path):
