@@ -102,7 +102,7 @@ class _Search:
         spending = self.budget.start()
         while spending.left(len(self.trials)):
             with self.timed("wait"), self.stop.interruptible():
-                proposal = proposals.take()
+                proposal = proposals.take(bench.ready)
             if proposal is None:
                 break
             self.check_builtins(proposal)

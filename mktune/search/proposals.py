@@ -1,13 +1,15 @@
 """Valid, new plans, prepared ahead of the measurement on a thread of their own, so that the GPU never waits for them.
 
-Proposal n + AHEAD is asked for when proposal n has been told, in that order and on one thread: what is proposed depends
-on the seed and on what was measured, never on how fast anything ran.
+One is asked for whenever one has been told, on one thread, so that AHEAD of them wait for the next measurement. What is
+compiled goes first, and where nothing is, more are asked for, up to DEEP: one kernel that takes long to compile holds
+nobody up. Where everything is always ready, as with a model, what is proposed depends on the seed and the spans alone.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from mktune.validity import check
 
 AHEAD = 4
 """Proposals that wait, compiled or compiling, behind the one that is measured."""
+DEEP = 24
+"""Proposals that wait at most, where none of them is compiled."""
+_LOOK_S = 0.002
 PATIENCE = 4
 """Rejected proposals of the sampler in a row before chance proposes."""
 FEW, MANY = 40, 1000
@@ -31,12 +36,13 @@ FEW, MANY = 40, 1000
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan to measure. `choices` is None for a plan that lies outside the space (a built-in one may)."""
+    """A plan to measure. `choices` is None for a plan that lies outside the space (a given one may)."""
 
     plan: Plan
     source: str
     choices: Choices | None
     seconds: tuple[tuple[str, float], ...] = ()
+    given: bool = False
 
 
 @dataclass
@@ -100,11 +106,36 @@ class Proposals(Closing):
         if choices is not None:
             self._sampler.tell(choices, span_us)
 
-    def take(self) -> Proposal | None:
-        """The next plan; None where there is no other. Waits for one that is still being made."""
-        while len(self._queue) < AHEAD and self._may_ask():
-            self._queue.append(self._thread.submit(self._next))
-        return self._queue.popleft().result() if self._queue else None
+    def take(self, ready: Callable[[Plan], bool] = lambda plan: True) -> Proposal | None:
+        """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one."""
+        while True:
+            while len(self._queue) < AHEAD and self._may_ask():
+                self._ask_for_more()
+            if not self._queue:
+                return None
+            place = self._first_ready(ready)
+            if place is not None:
+                entry = self._queue[place]
+                del self._queue[place]
+                return entry.result()
+            if self._queue[-1].done() and len(self._queue) < DEEP and self._may_ask():
+                self._ask_for_more()
+            else:
+                time.sleep(_LOOK_S)
+
+    def _ask_for_more(self) -> None:
+        self._queue.append(self._thread.submit(self._next))
+
+    def _first_ready(self, ready: Callable[[Plan], bool]) -> int | None:
+        """Its place in the queue; that of the end, where only the end is left. Given plans keep their order."""
+        self._queue[0].result()
+        for place, entry in enumerate(self._queue):
+            proposal = entry.result() if entry.done() else None
+            if proposal is None:  # still being made, or the end: nothing comes after it
+                return place if place == 0 else None
+            if proposal.given or ready(proposal.plan):
+                return place
+        return None
 
     def waiting(self) -> list[Plan]:
         """Plans of the queue that are ready to be compiled."""
@@ -112,11 +143,8 @@ class Proposals(Closing):
         return [proposal.plan for proposal in made if proposal is not None]
 
     def tell(self, proposal: Proposal, span_us: float | None) -> None:
-        """What came of a proposal (None: it failed); asks for another one."""
-        if self._may_ask():
-            self._queue.append(self._thread.submit(self._tell_and_ask, proposal, span_us))
-        else:
-            self._thread.submit(self._tell, proposal, span_us)
+        """What came of a proposal (None: it failed)."""
+        self._thread.submit(self._tell, proposal, span_us)
 
     def _may_ask(self) -> bool:
         if self._left is None:
@@ -134,15 +162,11 @@ class Proposals(Closing):
         if proposal.choices is not None:
             self._sampler.tell(proposal.choices, span_us)
 
-    def _tell_and_ask(self, proposal: Proposal, span_us: float | None) -> Proposal | None:
-        self._tell(proposal, span_us)
-        return self._next()
-
     def _next(self) -> Proposal | None:
         while self._given:
             source, plan = self._given.popleft()
             if self._is_new(plan, _Counts()):
-                return Proposal(plan, source, self._space.to_choices(plan))
+                return Proposal(plan, source, self._space.to_choices(plan), given=True)
         if self._exhausted:
             return None
         for rejected in range(MANY):

@@ -51,6 +51,7 @@ class FakeBench(Bench):
     answer: Answer
     policy: Policy = POLICY
     takes_s: float = 0.0
+    compiled: Callable[[Plan], bool] = lambda plan: True
     measured: list[Plan] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
@@ -62,6 +63,9 @@ class FakeBench(Bench):
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         self.prepared += [plan.plan_id for plan in plans]
+
+    def ready(self, plan: Plan) -> bool:
+        return self.compiled(plan)
 
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         self.measured.append(plan)

@@ -87,6 +87,37 @@ def test_plans_are_prepared_before_they_are_measured(store: Store) -> None:
     assert all(trial.plan.plan_id in first for trial in result.trials)
 
 
+def test_a_kernel_that_takes_long_to_compile_holds_nobody_up(store: Store) -> None:
+    backend = FakeBackend()
+    slow = set[str]()
+
+    def compiled(plan: Plan) -> bool:
+        slow.update([plan.plan_id] if len(slow) < 3 else [])
+        return plan.plan_id not in slow or len(backend.bench.measured) >= 20
+
+    backend.bench.compiled = compiled
+    result = search(store, backend, 24)
+    order = [trial.plan.plan_id for trial in result.trials]
+    assert len(slow) == 3
+    assert all(order.index(plan_id) >= 20 for plan_id in slow)
+    assert [trial.source for trial in result.trials[:2]] == ["builtin:serial", "builtin:serial+pdl"]
+
+
+def test_nothing_is_lost_where_every_kernel_takes_long_to_compile(store: Store, tmp_path: Path) -> None:
+    backend = FakeBackend()
+    asked: dict[str, int] = {}
+
+    def compiled(plan: Plan) -> bool:
+        asked[plan.plan_id] = asked.get(plan.plan_id, 0) + 1
+        return asked[plan.plan_id] > 20
+
+    backend.bench.compiled = compiled
+    space = space_of(path=small_space_file(tmp_path))
+    result = search(store, backend, 100, space=space)
+    assert result.exhausted == "every valid plan of the space was measured"
+    assert len({trial.plan.plan_id for trial in result.trials}) == len(result.trials) >= 6
+
+
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.OK, Status.LOST)])
 def test_a_candidate_that_fails_is_a_trial_with_its_status(store: Store, status: Status) -> None:
     backend = FakeBackend(lambda plan: ok(spans(plan)) if is_builtin(plan) else failed(status, "why\nit failed"))
