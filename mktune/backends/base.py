@@ -6,11 +6,13 @@ A back end is one file. `cuda` measures in a process that may be killed; `sim` a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mktune.closing import Closing
 from mktune.device import Device
+from mktune.errors import InputError
+from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.trial import Fingerprint, Outcome, Policy, Winner
@@ -25,10 +27,18 @@ class Problem:
     shape: Shape
     seed: int = 0
 
+    def part(self, ops: Sequence[str]) -> Problem:
+        """The problem of some of these ops, in call order. Raises InputError for a set that is no connected part."""
+        outside = [op for op in ops if op not in self.ops]
+        if outside:
+            raise InputError(f"no part of {', '.join(self.ops)}: {', '.join(outside)}")
+        return replace(self, ops=tuple(workload(self.workload).subgraph(ops).calls))
+
 
 class Bench(Closing):
     """One problem on one device. Used as a context manager; methods never raise for a bad candidate."""
 
+    problem: Problem
     policy: Policy
     fingerprint: Fingerprint
 
@@ -43,6 +53,27 @@ class Bench(Closing):
     @abstractmethod
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         """Build, verify and time one plan (screening). Clearly slower than the incumbent: pruned early."""
+
+    @abstractmethod
+    def verify(self, plan: Plan) -> str:
+        """What is wrong with `plan` or its results, in one line; empty where nothing is."""
+
+    @abstractmethod
+    def paired(self, plans: Mapping[str, Plan]) -> tuple[Mapping[str, Sequence[float]], Mapping[str, float]]:
+        """Spans in µs by name, measured in the same rounds, and the device's state: sample i of one plan was taken
+        beside sample i of every other. Plans must have been verified. Raises CandidateError."""
+
+    @abstractmethod
+    def alone(self, ops: Sequence[str]) -> Bench:
+        """A bench of a connected part of the problem, with inputs of its own for what other ops would have made.
+
+            with bench.alone(("D0",)) as part:
+                part.measure(plan_of_d0, None)
+
+        It shares what is costly with this one (process, compilers) and must be closed before this one is. Only one
+        problem is in the device's memory at a time: whichever bench is asked brings its own, within about a second.
+        Policy and fingerprint are those of the part. Raises InputError for ops that are no connected part.
+        """
 
     @abstractmethod
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:

@@ -9,7 +9,7 @@ has no noise, and none is made up: one sample, whose interval is a point.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mktune import __version__
 from mktune.backends.base import Backend, Bench, Problem
@@ -67,6 +67,19 @@ class SimBench(Bench):
             return Outcome(Status.BUILD_ERROR, str(error))
         measurement = Measurement(span, span, span, (span,), POLICY)
         return Outcome(Status.OK, measurement=measurement, seconds=(("model", time.perf_counter() - began),))
+
+    def verify(self, plan: Plan) -> str:
+        """A model has no results: only a plan that cannot be lowered is wrong."""
+        outcome = self.measure(plan, None)
+        return "" if outcome.status is Status.OK else f"{outcome.status}: {outcome.reason}"
+
+    def paired(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """A modelled span stands in every round."""
+        spans = {name: model(plan, self.device, self._constants)[0] for name, plan in plans.items()}
+        return {name: [span] * MIN_PAIRS for name, span in spans.items()}, {}
+
+    def alone(self, ops: Sequence[str]) -> SimBench:
+        return SimBench(self.problem.part(ops), self.device, self._constants)
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         """The same decision as on a GPU; a modelled span stands in every round, so that there is no noise."""

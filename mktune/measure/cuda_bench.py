@@ -23,7 +23,7 @@ from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
 from mktune.measure.screening import ScreeningBudget
-from mktune.measure.worker import Reply, Worker
+from mktune.measure.worker import START_SECONDS, Reply, Worker
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
@@ -34,30 +34,32 @@ ROUNDS = 16  # two pairs of every two arms each
 
 
 class CudaBench(Bench):
-    """See `Bench`. `budget` is what one screening may cost; `trial_seconds` after which a trial hangs."""
+    """See `Bench`. `budget` is what one screening may cost; `trial_seconds` after which a trial hangs.
 
-    def __init__(self, device: Device, index: int, problem: Problem, trial_seconds: float = TRIAL_SECONDS) -> None:
+    A part of another bench's problem uses the processes of that one, its `whole`.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        index: int,
+        problem: Problem,
+        trial_seconds: float = TRIAL_SECONDS,
+        whole: CudaBench | None = None,
+    ) -> None:
         self.problem = problem
         self.budget = ScreeningBudget()
-        self._device, self._trial_seconds = device, trial_seconds
+        self._device, self._index, self._trial_seconds, self._whole = device, index, trial_seconds, whole
         self._workload = workload(problem.workload)
         self._graph = self._workload.subgraph(problem.ops)
         layers = layers_for(self._graph, problem.shape, device)
         self.policy = Policy("cuda", layers=layers, shared_kv=shares_kv(self._graph, problem.shape, layers))
         self.fingerprint = fingerprint_of(device, problem)
-        shape = problem.shape
-        self._compiler = CompileAhead(device.arch)
-        self._worker = Worker(
-            "mktune.measure.host:CudaHost",
-            {
-                "workload_name": problem.workload,
-                "ops": list(problem.ops),
-                "shape": [shape.requests, shape.tokens_per_request, shape.kv],
-                "seed": problem.seed,
-                "device": asdict(device),
-                "index": index,
-            },
-        )
+        self._compiler: CompileAhead = whole._compiler if whole else CompileAhead(device.arch)
+        self._worker: Worker = whole._worker if whole else _worker(device, index, problem)
+
+    def alone(self, ops: Sequence[str]) -> CudaBench:
+        return CudaBench(self._device, self._index, self.problem.part(ops), self._trial_seconds, self._whole or self)
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         self._worker.start()
@@ -95,7 +97,6 @@ class CudaBench(Bench):
         return {name: float(value) for name, value in reply.items() if isinstance(value, int | float)}
 
     def verify(self, plan: Plan) -> str:
-        """What is wrong with the results of `plan`, in one line; empty where nothing is."""
         status, reason = self._checked(plan)
         return "" if status == Status.OK else f"{status}: {reason}"
 
@@ -106,6 +107,17 @@ class CudaBench(Bench):
         request = {"do": "rounds", "plans": {name: plan.json for name, plan in plans.items()}, "rounds": rounds}
         reply = self._ask(request, ROUNDS_SECONDS)
         return reply["samples"], reply["device_state"]
+
+    def paired(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """From `PROCESSES` fresh processes; the state is that of the last."""
+        merged: dict[str, list[float]] = {name: [] for name in plans}
+        state: dict[str, float] = {}
+        for _ in range(PROCESSES):
+            self.restart()
+            samples, state = self.rounds(plans)
+            for name in plans:
+                merged[name] += samples[name]
+        return merged, state
 
     def validate(self, plan: Plan, effort: Mapping[str, int] | None = None) -> str:
         """How `plan` was validated. Raises CandidateError with what failed."""
@@ -128,7 +140,8 @@ class CudaBench(Bench):
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
         right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]
-        samples, state = self._paired(right)
+        merged, state = self.paired({_key(arm): arm.plan for arm in right})
+        samples = {arm.name: merged[_key(arm)] for arm in right}  # arms with equal plans share theirs, but for noise
         decision = promotion.decide(right, samples)
         chosen, validated, refuted = self._validated(decision.ranked)
         notes = {"clocks": _clocks(self.calibrate())} | {f"refuted {name}": why for name, why in refuted.items()}
@@ -144,8 +157,9 @@ class CudaBench(Bench):
         )
 
     def close(self) -> None:
-        self._worker.close()
-        self._compiler.close()
+        if self._whole is None:
+            self._worker.close()
+            self._compiler.close()
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:
@@ -156,18 +170,6 @@ class CudaBench(Bench):
         except InputError as error:
             return Status.BUILD_ERROR, str(error)
         return Status.OK, ""
-
-    def _paired(self, arms: Sequence[Arm]) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """Samples of every arm from `PROCESSES` fresh processes. Arms with equal plans share theirs, but for noise."""
-        once = {_key(arm): arm.plan for arm in arms}
-        merged: dict[str, list[float]] = {arm.name: [] for arm in arms}
-        state: dict[str, float] = {}
-        for _ in range(PROCESSES):
-            self.restart()
-            samples, state = self.rounds(once)
-            for arm in arms:
-                merged[arm.name] += samples[_key(arm)]
-        return merged, state
 
     def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str, dict[str, str]]:
         """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
@@ -190,10 +192,26 @@ class CudaBench(Bench):
 
     def _ask(self, request: Reply, seconds: float) -> Reply:
         with gpu_lock(self._device.uuid):
+            self._worker.ask({"do": "open", "ops": list(self.problem.ops)}, START_SECONDS)
             return self._worker.ask(request, seconds)
 
     def _specs(self, plan: Plan) -> list[KernelSpec]:
         return specs_of(lower(plan, self._graph, plan.shape, self._device, launches=True))
+
+
+def _worker(device: Device, index: int, problem: Problem) -> Worker:
+    shape = problem.shape
+    return Worker(
+        "mktune.measure.host:CudaHost",
+        {
+            "workload_name": problem.workload,
+            "ops": list(problem.ops),
+            "shape": [shape.requests, shape.tokens_per_request, shape.kv],
+            "seed": problem.seed,
+            "device": asdict(device),
+            "index": index,
+        },
+    )
 
 
 def _key(arm: Arm) -> str:

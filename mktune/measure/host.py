@@ -1,17 +1,20 @@
 """What the worker process does for one problem on one GPU: build, verify, time, validate. See `worker`.
 
 Requests are JSON objects with a `do` and its arguments; plans travel as their JSON. After each candidate the device is
-synchronised, so that a fault is charged to the plan that caused it.
+synchronised, so that a fault is charged to the plan that caused it. `open` makes another part of the workload the
+problem at hand, at the same shape and seed: one process can measure one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
 from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
+from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.launch import KernelSpec
@@ -20,7 +23,7 @@ from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
-from mktune.measure.memory import layers_for, make_memory
+from mktune.measure.memory import Copies, Memory, layers_for, make_memory
 from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import GraphTimer
@@ -35,8 +38,19 @@ if TYPE_CHECKING:
     from mktune.measure.memory import Tensors
 
 
+@dataclass
+class Opened:
+    """A problem in the device's memory: its layers, what verification writes, and results known to be right."""
+
+    graph: OpGraph
+    memory: Memory
+    copies: Copies
+    known: KnownResults
+    cold_bytes: int
+
+
 class CudaHost:
-    """One problem in memory, and the clock. Made in the worker process; see `handle`."""
+    """One problem in memory at a time, and the clock. Made in the worker process; see `handle`."""
 
     def __init__(
         self,
@@ -52,24 +66,44 @@ class CudaHost:
         torch.cuda.set_device(index)
         use_device(index)
         self._device = Device(**device)
-        self._graph = workload(workload_name).subgraph(ops)
+        self._workload = workload(workload_name)
         self._shape = Shape(*shape)
-        self._layers = layers_for(self._graph, self._shape, self._device)
-        self._memory = make_memory(self._graph, self._shape, self._layers, seed, f"cuda:{index}")
-        self._copies = self._memory.verification()
-        self._known = KnownResults()
-        self._cold_bytes = sum(call.op.bytes_read(self._shape) for call in self._graph.calls.values())
-        self._timer = GraphTimer(self._layers)
+        self._seed, self._place = seed, f"cuda:{index}"
+        self._held: Opened | None = None
+        self._timer = GraphTimer(1)
         self._gauges = Gauges(self._device.uuid)
+        self._do_open(ops)
         synchronize()
 
     def handle(self, request: Reply) -> Reply:
-        """Answer one request: calibrate, verify, trial, rounds, validate or stamps."""
+        """Answer one request: open, calibrate, verify, trial, rounds, validate or stamps."""
         do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
         try:
             return do(**{name: value for name, value in request.items() if name != "do"})
         finally:
             synchronize()
+
+    @property
+    def _opened(self) -> Opened:
+        assert self._held is not None, "no problem was opened"
+        return self._held
+
+    def _do_open(self, ops: Sequence[str]) -> Reply:
+        """Make these ops of the workload the problem at hand, in the place of the one before; nothing where they are.
+
+        Raises what make_memory does: then there is none, until the next `open`.
+        """
+        graph = self._workload.subgraph(ops)
+        if self._held is not None and self._held.graph is graph:
+            return {}
+        self._held = None
+        _release()
+        layers = layers_for(graph, self._shape, self._device)
+        memory = make_memory(graph, self._shape, layers, self._seed, self._place)
+        cold = sum(call.op.bytes_read(self._shape) for call in graph.calls.values())
+        self._held = Opened(graph, memory, memory.verification(), KnownResults(), cold)
+        self._timer.layers = layers
+        return {}
 
     def _do_calibrate(self) -> Reply:
         return calibrate(self._timer, self._device.arch).to_dict()
@@ -77,7 +111,7 @@ class CudaHost:
     def _do_verify(self, plan: str) -> Reply:
         """Raises what is wrong with the plan."""
         parsed, lowered, kernels = self._built(plan)
-        verify(parsed, lowered, kernels, self._copies, known=self._known)
+        verify(parsed, lowered, kernels, self._opened.copies, known=self._opened.known)
         return {}
 
     def _do_trial(self, plan: str, incumbent_us: float | None, budget: dict[str, Any]) -> Reply:
@@ -86,7 +120,7 @@ class CudaHost:
         with phases("build"):
             parsed, lowered, kernels = self._built(plan)
         with phases("verify"):
-            verify(parsed, lowered, kernels, self._copies, known=self._known)
+            verify(parsed, lowered, kernels, self._opened.copies, known=self._opened.known)
         with phases("build"):
             graph, spaces = self._timed(parsed, lowered, kernels)
         try:
@@ -102,7 +136,7 @@ class CudaHost:
             with phases("build"):
                 graph.close()
         del spaces
-        check_span(found.interval.median, self._cold_bytes, self._device.bandwidth)
+        check_span(found.interval.median, self._opened.cold_bytes, self._device.bandwidth)
         return {
             "status": found.status,
             "reason": found.reason,
@@ -142,16 +176,16 @@ class CudaHost:
     def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
         """Provoke races. Raises what failed."""
         parsed, lowered, _ = self._built(plan)
-        return {"validated": validate(parsed, lowered, self._copies, self._kernels, Effort(**(effort or {})))}
+        return {"validated": validate(parsed, lowered, self._opened.copies, self._kernels, Effort(**(effort or {})))}
 
     def _do_stamps(self, plan: str, kernels: list[str], replays: int) -> Reply:
         """When `kernels` begin and end in a layer; see `stamps`."""
         parsed, lowered, _ = self._built(plan)
-        return stamp_times(parsed, lowered, self._memory, self._kernels, self._timer, kernels, replays)
+        return stamp_times(parsed, lowered, self._opened.memory, self._kernels, self._timer, kernels, replays)
 
     def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
         plan = Plan.from_json(text)
-        lowered = lower(plan, self._graph, self._shape, self._device, launches=True)
+        lowered = lower(plan, self._opened.graph, self._shape, self._device, launches=True)
         kernels = self._kernels(specs_of(lowered))
         check_facts(lowered, kernels)
         return plan, lowered, kernels
@@ -162,10 +196,17 @@ class CudaHost:
         return compiled_for(wanted, compiled)
 
     def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Tensors]:
-        buffers, spaces = self._memory.timing(plan)
+        buffers, spaces = self._opened.memory.timing(plan)
         graph = CudaGraph(lowered, kernels, buffers)
         graph.upload(self._timer.stream.cuda_stream)
         return graph, spaces
 
     def _sample(self, graph: CudaGraph, count: int) -> list[float]:
         return self._timer.sample([graph] * count)
+
+
+def _release() -> None:
+    """Give back what freed tensors held: the next problem's have other sizes."""
+    import torch
+
+    torch.cuda.empty_cache()

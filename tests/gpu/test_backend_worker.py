@@ -34,7 +34,7 @@ class MischievousHost(CudaHost):
         import torch
 
         _, lowered, kernels = self._built(plan)
-        buffers, self._kept = self._memory.timing(self._built(plan)[0])
+        buffers, self._kept = self._opened.memory.timing(self._built(plan)[0])
         wild = Buffers(tuple(dict.fromkeys(layer, 1 << 12) for layer in buffers.layers[:1]))
         self._wild = CudaGraph(lowered, kernels, wild)
         self._wild.replay(torch.cuda.current_stream().cuda_stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ H200 = known_gpu("h200")
 SHAPE = Shape.from_m(16, 8192)
 SHIPPED_SPACE = (resources.search_spaces() / f"{WORKLOAD.name}.yaml").read_text()
 POLICY = Policy(backend="fake", layers=8)
+PROBLEM = Problem(WORKLOAD.name, ("A0", "B0"), SHAPE)
 
 Answer = Callable[[Plan], Outcome]
 
@@ -49,6 +50,7 @@ class FakeBench(Bench):
     """Answers `answer(plan)`; keeps what it was asked."""
 
     answer: Answer
+    problem: Problem = PROBLEM
     policy: Policy = POLICY
     takes_s: float = 0.0
     compiled: Callable[[Plan], bool] = lambda plan: True
@@ -57,6 +59,7 @@ class FakeBench(Bench):
     prepared: list[str] = field(default_factory=list)
     promoted: list[Sequence[Plan]] = field(default_factory=list)
     closed: int = 0
+    parts: dict[tuple[str, ...], FakeBench] = field(default_factory=dict)
     fingerprint: Fingerprint = field(
         default_factory=lambda: Fingerprint(H200.name, H200.sms, "9.0", "580.95", "13.0", "nvrtc", "k1", "0")
     )
@@ -72,6 +75,19 @@ class FakeBench(Bench):
         self.incumbents.append(incumbent_us)
         time.sleep(self.takes_s)
         return self.answer(plan)
+
+    def verify(self, plan: Plan) -> str:
+        outcome = self.answer(plan)
+        return "" if outcome.status is Status.OK else f"{outcome.status}: {outcome.reason}"
+
+    def paired(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float]]:
+        outcomes = {name: self.answer(plan) for name, plan in plans.items()}
+        return {name: [o.measurement.span_us] * MIN_PAIRS for name, o in outcomes.items() if o.measurement}, {}
+
+    def alone(self, ops: Sequence[str]) -> FakeBench:
+        """A bench of the part, in `parts` under its ops; it answers the same."""
+        problem = self.problem.part(ops)
+        return self.parts.setdefault(problem.ops, FakeBench(self.answer, problem, self.policy, self.takes_s))
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         self.promoted.append(finalists)
@@ -112,7 +128,7 @@ class FakeBackend(Backend):
         self.bench = FakeBench(answer, policy=policy, takes_s=takes_s)
 
     def open(self, problem: Problem) -> FakeBench:
-        self.problem = problem
+        self.problem = self.bench.problem = problem
         return self.bench
 
 

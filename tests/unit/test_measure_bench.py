@@ -28,11 +28,14 @@ class FakeWorker:
 
     def __init__(self):
         self.spans, self.faults = {}, {}
-        self.asked, self.restarts = [], 0
+        self.asked, self.opened, self.restarts = [], [], 0
         self._draw = random.Random(1)
 
     def ask(self, request, seconds):
         plan = Plan.from_json(request["plan"]).plan_id if "plan" in request else ""
+        if request["do"] == "open":
+            self.opened.append(tuple(request["ops"]))
+            return {}
         self.asked.append((request["do"], plan, self.restarts))
         if fault := self.faults.get((request["do"], plan)):
             raise fault
@@ -209,3 +212,22 @@ def test_verify_says_what_is_wrong_in_one_line(bench):
     assert bench.verify(BUILTINS["serial"]) == ""
     bench._worker.faults["verify", BUILTINS["serial"].plan_id] = CandidateError("hang", "no answer within 30 s")
     assert bench.verify(BUILTINS["serial"]) == "hang: no answer within 30 s"
+
+
+def test_a_part_of_the_problem_is_measured_by_the_same_process(bench):
+    part = bench.alone(("A0",))
+    plan = builtin_plans(workload(PROBLEM.workload), ("A0",), PROBLEM.shape, "sm_90a")["serial"]
+    with pytest.raises(InputError, match="no part of A0, B0: D0"):
+        bench.alone(("D0",))
+    assert part.problem == replace(PROBLEM, ops=("A0",))
+    assert part.policy.layers > bench.policy.layers  # its weights alone need more layers to be cold
+    part._specs = lambda plan: plan.plan_id
+    bench._worker.spans[plan.plan_id] = 8.0
+    assert part.measure(plan, None).measurement.span_us == pytest.approx(8.0, rel=0.01)
+    part.close()
+    assert bench._worker.restarts == 0  # the process is the whole bench's to end
+    bench.measure(BUILTINS["serial"], None)
+    assert bench._worker.opened == [("A0",), PROBLEM.ops]  # whoever asks brings its own problem
+    part.alone(("A0",)).close()
+    bench.close()
+    assert bench._worker.restarts == 1

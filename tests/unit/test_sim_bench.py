@@ -107,6 +107,22 @@ def test_promotion_keeps_a_built_in_plan_that_nothing_beats() -> None:
         assert winner.ratio == pytest.approx(span(built["serial+pdl"]) / span(built["serial"]))
 
 
+def test_a_part_of_the_workload_has_its_own_span() -> None:
+    plan = built_in("serial", ("D0",))
+    with SimBackend().open(PROBLEM) as bench, bench.alone(["D0"]) as part:
+        assert part.problem.ops == ("D0",)
+        outcome = part.measure(plan, None)
+        assert outcome.measurement is not None
+        assert 0 < outcome.measurement.span_us == span(plan) < span(built_in("serial"))
+        assert part.verify(plan) == ""
+        samples, _ = part.paired({"one": plan, "other": plan})
+        assert samples["one"] == samples["other"] == [span(plan)] * len(samples["one"])
+        with pytest.raises(InputError, match="not connected"):
+            bench.alone(("C0", "B0"))
+        with pytest.raises(InputError, match="no part of D0: A0"):
+            part.alone(("A0",))
+
+
 def test_fifty_trials_of_the_whole_workload_store_a_simulated_winner_in_time(tmp_path: Path) -> None:
     backend = SimBackend()
     space = SearchSpace.load(WORKLOAD, None, SHAPE, backend.device)
