@@ -12,6 +12,7 @@ from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
 from mktune.cli.summary import does, shape_words
 from mktune.errors import NothingFoundError
+from mktune.trial import ALONE
 
 if TYPE_CHECKING:
     from mktune.store import LeaderboardRow, Store
@@ -61,6 +62,8 @@ def leaderboard(
         if not rows:
             check_known(workload, wanted_ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(opened, study))
+    if not wanted_ops and study is None:
+        rows = _without_parts(rows)
     if as_json:
         render.document({"rows": [row_document(row) for row in rows]})
     else:
@@ -68,6 +71,16 @@ def leaderboard(
             if number:
                 render.line()
             problem_table(list(group))
+
+
+def _without_parts(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Without the ops that a staged search measured alone, unless there is nothing else: --ops shows them."""
+    groups = [list(group) for _, group in groupby(rows, key=_problem)]
+    asked = [group for group in groups if not any(row.source == ALONE for row in group)]
+    if asked and len(asked) < len(groups):
+        parts = ", ".join(dict.fromkeys(group[0].ops[0] for group in groups if group not in asked))
+        render.note(f"mktune: also measured, each op alone: {parts}; --ops NAME shows one")
+    return [row for group in asked or groups for row in group]
 
 
 def problem_table(rows: Sequence[LeaderboardRow]) -> None:

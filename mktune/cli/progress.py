@@ -39,7 +39,8 @@ class LineObserver(Observer):
     def trial(self, trial: Trial, progress: Progress) -> None:
         of = f"/{progress.of}" if progress.of is not None else ""
         best = f"best {progress.best_us:.2f} µs" if progress.best_us is not None else "no span yet"
-        line = f"{self._cell}  trial {progress.trials}{of}  {_ended(trial)}{self._mark}  {best}"
+        what = f"{progress.part} alone" if progress.part else "trial"
+        line = f"{self._cell}  {what} {progress.trials}{of}  {_ended(trial)}{self._mark}  {best}"
         render.note(f"{line}  {trial.plan.short_id}  {trial.source}")
 
 
@@ -55,11 +56,12 @@ class BarObserver(Observer):
     def progress(self, progress: Progress) -> None:
         best = f"best {progress.best_us:.2f} µs{self._mark}" if progress.best_us is not None else ""
         state = "promoting the finalists" if progress.phase == "promote" else f"{progress.failed} failed"
+        state = f"{progress.part} alone, before the search" if progress.part else state
         self._bar.update(self._task, completed=progress.trials, total=progress.of, best=best, state=state)
 
     def trial(self, trial: Trial, progress: Progress) -> None:
         self.progress(progress)
-        if progress.best_us is not None and (self._best is None or progress.best_us < self._best):
+        if not progress.part and progress.best_us is not None and (self._best is None or progress.best_us < self._best):
             self._best = progress.best_us
             line = f"trial {progress.trials}  {_ended(trial)}{self._mark}  {trial.plan.short_id}  {trial.source}"
             text = render.visible(f"{line}  {size(trial.plan)}")

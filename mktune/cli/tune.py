@@ -45,7 +45,9 @@ Trials = Annotated[
 Seconds = Annotated[
     float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
 ]
-Sampler = Annotated[str | None, typer.Option("--sampler", metavar="NAME", help="local, tpe or random. [local]")]
+Sampler = Annotated[
+    str | None, typer.Option("--sampler", metavar="NAME", help="staged, local, tpe or random. [staged]")
+]
 Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]

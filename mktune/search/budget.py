@@ -43,4 +43,11 @@ class Spending:
         """Whether another trial fits after `trials` of the study."""
         if self.budget.trials is not None and trials >= self.budget.trials:
             return False
-        return self.budget.seconds is None or time.monotonic() - self.began < self.budget.seconds
+        left = self.seconds_left()
+        return left is None or left > 0
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the time is up, at least 0; None where there is no limit."""
+        if self.budget.seconds is None:
+            return None
+        return max(0.0, self.budget.seconds - (time.monotonic() - self.began))

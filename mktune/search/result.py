@@ -23,6 +23,7 @@ class Progress:
     invalid, duplicate   proposals of this run that became no trial
     queued            valid proposals that wait to be measured (they compile meanwhile)
     best_us           span of the best trial so far
+    part              the op that is measured alone before the search itself; empty in the search
     """
 
     phase: str
@@ -33,6 +34,7 @@ class Progress:
     duplicate: int
     queued: int
     best_us: float | None
+    part: str = ""
 
 
 class Observer:

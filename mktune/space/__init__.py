@@ -11,7 +11,7 @@ dimensions  one class per kind of choice
 space       the walk over them
 """
 
-from mktune.space.dimensions import Question
+from mktune.space.dimensions import Question, question_stem
 from mktune.space.space import Choices, SearchSpace, Size
 
-__all__ = ["Choices", "Question", "SearchSpace", "Size"]
+__all__ = ["Choices", "Question", "SearchSpace", "Size", "question_stem"]

@@ -38,6 +38,11 @@ def named(name: str, options: Mapping[str, Any], usual: Collection[str]) -> Ques
     return Question(f"{name}~{zlib.crc32('|'.join(options).encode()):08x}", options)
 
 
+def question_stem(name: str) -> str:
+    """The name of a question without the code of what earlier choices left of it."""
+    return name.partition("~")[0]
+
+
 class Dimension(ABC):
     """One kind of choice."""
 
@@ -66,6 +71,10 @@ class OpFields(Dimension):
     accepts: Callable[[str, Mapping[str, Scalar]], bool] | None = None
     _asked: dict[tuple[Scalar, ...], Question] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def name(self) -> str:
+        return f"{self.op}.{self.group.name}"
+
     def question(self, draft: Draft) -> Question | None:
         before = draft.configs.get(self.op, {})
         key = tuple(before.values())
@@ -80,7 +89,7 @@ class OpFields(Dimension):
                 label: option for label, option in options.items() if self.accepts(self.op, {**before, **dict(option)})
             }
             options = whole or options  # where nothing is right, the check says what is wrong
-        return named(f"{self.op}.{self.group.name}", options, self.group.options(facts))
+        return named(self.name, options, self.group.options(facts))
 
     def apply(self, draft: Draft, option: Any) -> None:
         draft.configs.setdefault(self.op, {}).update(option)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from mktune.graph.kernel_edges import kernel_edges, kernel_names
 from mktune.graph.workload import Workload
 from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
-from mktune.space.dimensions import Dimension, OpFields, Order, Priority, Question, Streams
+from mktune.space.dimensions import Dimension, OpFields, Order, Priority, Question, Streams, question_stem
 from mktune.space.draft import Draft, op_plan
 from mktune.space.edge_dimensions import Chain, EdgeKinds, LaunchFields
 from mktune.space.file import SpaceFile, load
@@ -45,8 +46,15 @@ class SearchSpace:
     """See the module. Nothing in it changes once it is made, but for caches."""
 
     def __init__(
-        self, workload: Workload, ops: Sequence[str] | None, shape: Shape, device: Device, file: SpaceFile
+        self,
+        workload: Workload,
+        ops: Sequence[str] | None,
+        shape: Shape,
+        device: Device,
+        file: SpaceFile,
+        configs_only: bool = False,
     ) -> None:
+        self._file, self._configs_only = file, configs_only
         self.workload = workload
         self.graph = workload.subgraph(ops)
         self.shape = shape
@@ -71,6 +79,18 @@ class SearchSpace:
         """The space in `path` (default: the one that ships) for these ops (None: all). Raises SpaceError."""
         return cls(workload, ops, shape, device, load(workload, path))
 
+    def configs_of(self, op: str) -> SearchSpace:
+        """The part of the space that is one op's config, launched plainly. Its choices are named as they are here."""
+        return SearchSpace(self.workload, (op,), self.shape, self.device, self._file, configs_only=True)
+
+    def is_config(self, question: str) -> bool:
+        """Whether the question of that name asks for a part of an op's config."""
+        return question_stem(question) in self._config_names
+
+    @cached_property
+    def _config_names(self) -> frozenset[str]:
+        return frozenset(dimension.name for dimension in self._op_dimensions)
+
     def walk(self, pick: Pick) -> tuple[Choices, Plan]:
         """Ask `pick` for every choice that there is, in order; the choices made and their plan (canonical)."""
         choices, draft = self._walk(lambda dimension, question, draft: pick(question))
@@ -90,6 +110,8 @@ class SearchSpace:
         try:
             choices, draft = self._walk(lambda dimension, question, draft: _read(dimension, question, draft, plan))
         except (_Outside, KeyError):  # KeyError: it lacks a kernel or a field that its configs would have today
+            return None
+        if self._configs_only and not _same_launches(plan.canonical(), self._plan(draft)):
             return None
         return choices if dict(plan.ops) == draft.op_plans() else None
 
@@ -139,7 +161,10 @@ class SearchSpace:
         draft, choices = Draft(self._facts), dict[str, str]()
         self._ask(self._op_dimensions, pick, draft, choices)
         self._derive(draft)
-        self._ask(self._graph_dimensions, pick, draft, choices)
+        if self._configs_only:
+            self._ask(self._graph_dimensions, _plainest, draft, {})
+        else:
+            self._ask(self._graph_dimensions, pick, draft, choices)
         return choices, draft
 
     def _ask(
@@ -170,7 +195,7 @@ class SearchSpace:
         calls = self.graph.calls.values()
         draft.kernels = {kernel: call.name for call in calls for kernel in call.kernel_names(plans[call.name])}
 
-    def _of_ops(self, file: SpaceFile) -> Iterator[Dimension]:
+    def _of_ops(self, file: SpaceFile) -> Iterator[OpFields]:
         for op in self.graph.calls:
             *groups, last = (self._existing(op, group) for group in file.ops[op])
             yield from (OpFields(op, group) for group in groups)
@@ -255,6 +280,15 @@ def _kernel_plan(fields: Mapping[str, Scalar]) -> KernelPlan:
         trigger=str(fields.get("trigger", "exit")),
         l2_prefetch_bytes=int(fields.get("l2_prefetch_bytes", 0)),
     )
+
+
+def _plainest(dimension: Dimension, question: Question, draft: Draft) -> str:
+    """The first option: a space lists what is plain first."""
+    return next(iter(question.options))
+
+
+def _same_launches(one: Plan, other: Plan) -> bool:
+    return (one.kernels, one.edges, one.order) == (other.kernels, other.edges, other.order)
 
 
 class _Outside(Exception):

@@ -102,5 +102,5 @@ def test_names_are_those_of_the_files() -> None:
 
 @pytest.mark.parametrize("name", ["", "base", "cma", "../tpe", "TPE"])
 def test_an_unknown_sampler_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(InputError, match=r"unknown sampler .*; known: local, random, tpe"):
+    with pytest.raises(InputError, match=r"unknown sampler .*; known: local, random, staged, tpe"):
         make_sampler(name, space_of(), 0)

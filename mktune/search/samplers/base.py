@@ -13,9 +13,9 @@ from mktune.errors import InputError
 from mktune.plan import Plan
 from mktune.space import Choices, SearchSpace
 
-DEFAULT = "local"
-"""The sampler where none is named. In the model's space of the whole workload it finds more than the others at 50 and
-200 trials, of two ops as much as TPE, for a twentieth of its time (tests/benchmarks/search_rate.py)."""
+DEFAULT = "staged"
+"""The sampler where none is named: of the whole workload it finds more than the others, in the model's space at 100 to
+300 trials (tests/benchmarks/search_rate.py)."""
 
 
 class Sampler(ABC):
@@ -23,6 +23,9 @@ class Sampler(ABC):
 
     Must be deterministic: the same seed and the same sequence of calls give the same proposals.
     """
+
+    wants_ops = False
+    """Whether each op is to be measured alone before the search."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self.space = space
@@ -38,6 +41,9 @@ class Sampler(ABC):
 
     def reject(self, choices: Choices, invalid: bool) -> None:  # noqa: B027 (few samplers care)
         """A proposal of this sampler was not measured: invalid, or else a duplicate of one that was."""
+
+    def know_op(self, op: str, choices: Choices, span_us: float) -> None:  # noqa: B027 (few samplers want it)
+        """`op` with these choices for its config took so long alone. Before the first `ask`."""
 
 
 def at_random(space: SearchSpace, draw: random.Random) -> tuple[Choices, Plan]:

@@ -1,0 +1,136 @@
+"""The loop: take a proposal, measure it, commit the trial, tell the sampler."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from mktune.backends.base import Bench
+from mktune.errors import CandidateError, MktuneError
+from mktune.phases import Phases
+from mktune.plan import Plan
+from mktune.search.budget import Spending
+from mktune.search.proposals import Proposal, Proposals
+from mktune.search.result import Observer, Progress, span_of
+from mktune.search.stopping import Stop
+from mktune.trial import BUILTIN, Outcome, Policy, Status, Trial
+
+if TYPE_CHECKING:
+    from mktune.store import Store, Study
+
+
+@dataclass
+class Loop:
+    """The trials of one study, and what making them cost.
+
+    part     the op that is measured alone; empty for the study that was asked for
+    resumed  how many trials are from earlier runs
+    """
+
+    store: Store
+    study: Study
+    spending: Spending
+    observer: Observer
+    stop: Stop
+    part: str = ""
+    trials: list[Trial] = field(default_factory=list)
+    resumed: int = 0
+    timed: Phases = field(default_factory=Phases)
+
+    def resume(self) -> None:
+        """Go on from the stored trials."""
+        self.trials = self.store.trials(self.study)
+        self.resumed = len(self.trials)
+
+    def remember(self, bench: Bench, proposals: Proposals) -> None:
+        """Never repeat a stored trial; learn from those whose spans mean the same as this bench's."""
+        for trial in self.trials:
+            measured = trial.outcome.measurement
+            proposals.know(trial.plan, span_of(trial), measured is None or measured.policy == bench.policy)
+
+    def run(
+        self, bench: Bench, proposals: Proposals, before: Callable[[Proposal], None] = lambda proposal: None
+    ) -> None:
+        """Until the budget is spent or nothing is left to propose; `before` may end it by raising."""
+        while self.spending.left(len(self.trials)):
+            with self.timed("wait"), self.stop.interruptible():
+                proposal = proposals.take(bench.ready)
+            if proposal is None:
+                break
+            before(proposal)
+            bench.prepare([proposal.plan, *proposals.waiting()])
+            trial = self._try(bench, proposal)
+            proposals.tell(proposal, span_of(trial))
+            self.observer.trial(trial, self.progress(proposals, trial.source))
+
+    def _try(self, bench: Bench, proposal: Proposal) -> Trial:
+        """Measure one plan and commit it."""
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self.timed("store"):
+            number = self.store.begin_trial(self.study, proposal.plan, proposal.source)
+        began = time.perf_counter()
+        with self.timed("measure"), self.stop.interruptible():
+            outcome = measured(bench, proposal.plan, None if proposal.source.startswith(BUILTIN) else self.best_us)
+        compiling = dict(outcome.seconds).get("compile", 0.0)
+        self.timed.seconds["compile"] = self.timed.seconds.get("compile", 0.0) + compiling
+        self.timed.seconds["measure"] -= compiling
+        spent = (*proposal.seconds, ("measure", time.perf_counter() - began))
+        trial = Trial(number, proposal.plan, outcome, proposal.source, started, spent)
+        with self.timed("store"):
+            self.store.add_trial(self.study, trial)
+        self.trials.append(trial)
+        return trial
+
+    @property
+    def best_us(self) -> float | None:
+        return min((span for trial in self.trials if (span := span_of(trial)) is not None), default=None)
+
+    def first_reason(self) -> str:
+        """Why the first trial that failed did."""
+        failed = next((trial.outcome for trial in self.trials if span_of(trial) is None), None)
+        return f"{failed.status}: {failed.reason}" if failed else "none was run"
+
+    def progress(self, proposals: Proposals, source: str, phase: str = "") -> Progress:
+        return Progress(
+            phase=phase or ("builtins" if source.startswith(BUILTIN) else "search"),
+            trials=len(self.trials),
+            of=self.spending.budget.trials,
+            failed=sum(span_of(trial) is None for trial in self.trials),
+            invalid=proposals.invalid,
+            duplicate=proposals.duplicate,
+            queued=len(proposals.waiting()),
+            best_us=self.best_us,
+            part=self.part,
+        )
+
+
+def comparable(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Plan]]:
+    """Span and plan of the trials that succeeded under `policy`, fastest first."""
+    found = [
+        (span, trial.number, trial.plan)
+        for trial in trials
+        if (span := span_of(trial)) is not None
+        and trial.outcome.measurement is not None
+        and trial.outcome.measurement.policy == policy
+    ]
+    return [(span, plan) for span, _, plan in sorted(found, key=lambda entry: entry[:2])]
+
+
+def measured(bench: Bench, plan: Plan, incumbent_us: float | None) -> Outcome:
+    """What the bench says of a plan; whatever a candidate raises is its own failure, never the search's."""
+    try:
+        outcome = bench.measure(plan, incumbent_us)
+    except CandidateError as error:
+        return Outcome(Status(error.status), str(error))
+    except MktuneError:
+        raise
+    except (Exception, SystemExit) as error:
+        return Outcome(Status.CRASH, f"{type(error).__name__}: {error}")
+    span = outcome.measurement.span_us if outcome.measurement else None
+    if outcome.status is Status.OK and not (span is not None and math.isfinite(span) and span > 0):
+        return replace(outcome, status=Status.CRASH, reason=f"a span of {span} µs", measurement=None)
+    return outcome

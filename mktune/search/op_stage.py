@@ -1,0 +1,129 @@
+"""The first stage of a staged search: configs of each op alone, launched plainly, as a study of that op.
+
+What was measured of an op stays in the store and serves every later study of it: of another seed, of another part of
+the workload, and of another context length where the op's work does not depend on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mktune.backends.base import Bench
+from mktune.device import Device
+from mktune.graph.builtin import make_plan
+from mktune.graph.opgraph import Call
+from mktune.ops.base import Op
+from mktune.search.budget import Budget
+from mktune.search.loop import Loop, comparable
+from mktune.search.proposals import Proposals
+from mktune.search.samplers.base import mixed_seed
+from mktune.search.samplers.local import LocalSampler
+from mktune.shape import Shape
+from mktune.space import Choices, SearchSpace
+from mktune.trial import ALONE, BUILTIN, Policy, Trial
+
+if TYPE_CHECKING:
+    from mktune.store import Study
+
+TRIALS = 24
+"""Trials of each op."""
+SHARE = 0.4
+"""Of the seconds that a search may take, what its ops may take together."""
+
+Learn = Callable[[str, Choices, float], None]
+
+
+class OpStage:
+    """The ops of `space`, measured by parts of `bench`, before the search that `whole` is."""
+
+    def __init__(self, space: SearchSpace, bench: Bench, device: Device, whole: Loop) -> None:
+        self._space, self._bench, self._device, self._whole = space, bench, device, whole
+
+    def run(self, learn: Learn) -> None:
+        """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
+        calls = list(self._space.graph.calls.values())
+        for place, call in enumerate(calls):
+            for choices, span_us in self._measured(call, self._budget(len(calls) - place)):
+                learn(call.name, choices, span_us)
+
+    def _budget(self, ops_left: int) -> Budget:
+        seconds = self._whole.spending.seconds_left()
+        if seconds is None:
+            return Budget(TRIALS)
+        spent = self._whole.spending.budget.seconds or 0.0
+        return Budget(TRIALS, max(1e-3, (seconds - (1.0 - SHARE) * spent) / ops_left))
+
+    def _measured(self, call: Call, budget: Budget) -> Iterator[tuple[Choices, float]]:
+        space = self._space.configs_of(call.name)
+        with self._bench.alone((call.name,)) as bench:
+            loop = self._loop(call, bench)
+            stored = self._stored(call, loop.study)
+            missing = TRIALS - sum(counts(trial, bench.policy) for trial in (*stored, *loop.trials))
+            if missing > 0:
+                loop.spending = replace(budget, trials=loop.resumed + missing).start()
+                self._search(space, bench, loop, missing)
+            for span_us, plan in comparable([*stored, *loop.trials], bench.policy):
+                choices = space.to_choices(replace(plan, shape=space.shape))
+                if choices is not None:
+                    yield choices, span_us
+
+    def _search(self, space: SearchSpace, bench: Bench, loop: Loop, trials: int) -> None:
+        calls, arch = tuple(space.graph.calls), self._device.arch
+        plain = make_plan(space.workload, calls, space.shape, arch, "serial")
+        sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
+        with Proposals(space, sampler, ALONE, [(f"{BUILTIN}serial", plain)], trials) as proposals:
+            loop.remember(bench, proposals)
+            loop.run(bench, proposals)
+            loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
+        for phase in ("wait", "compile", "measure"):
+            spent = loop.timed.seconds.get(phase, 0.0)
+            self._whole.timed.seconds[phase] = self._whole.timed.seconds.get(phase, 0.0) + spent
+
+    def _loop(self, call: Call, bench: Bench) -> Loop:
+        """The study of this op at this shape, on these kernels: where it exists, it goes on."""
+        whole, shape, build = self._whole, self._space.shape, bench.fingerprint.kernels
+        simulated = " (simulated)" if bench.policy.simulated else ""
+        size = f"{shape.requests}x{shape.tokens_per_request} kv{shape.kv}"
+        study = whole.store.study(
+            f"{self._space.workload.name} {call.name} alone {size} {self._device.name}{simulated} {build[:12]}",
+            workload=self._space.workload.name,
+            ops=(call.name,),
+            shape=shape,
+            device=self._device,
+            backend=whole.study.problem.backend,
+            sampler=ALONE,
+            seed=whole.study.seed,
+            contract=self._space.workload.contract,
+            resume=True,
+            start=True,
+            build=build,
+        )
+        loop = Loop(whole.store, study, whole.spending, whole.observer, whole.stop, part=call.name)
+        loop.resume()
+        return loop
+
+    def _stored(self, call: Call, mine: Study) -> list[Trial]:
+        """Trials of the op in other studies, at this shape or at one that is no other work to it."""
+        found = []
+        for study in self._whole.store.studies():
+            at = study.problem.shape
+            if study.id == mine.id or replace(study.problem, shape=mine.problem.shape) != mine.problem:
+                continue
+            if at == mine.problem.shape or is_same_work(call.op, at, mine.problem.shape):
+                found += self._whole.store.trials(study)
+        return found
+
+
+def counts(trial: Trial, policy: Policy) -> bool:
+    """The trial says of its config what one under `policy` would."""
+    measured = trial.outcome.measurement
+    return measured is None or measured.policy == policy
+
+
+def is_same_work(op: Op, one: Shape, other: Shape) -> bool:
+    """Two shapes differ, if at all, in a context length that the op does not depend on."""
+    return replace(one, kv=other.kv) == other and (
+        op.bytes_read(one) == op.bytes_read(other) and op.flops(one) == op.flops(other)
+    )

@@ -1,0 +1,78 @@
+"""Each op alone first, then streams and edges, then everything in context.
+
+Ops are measured alone before the search (`wants_ops`): their best configs are where it starts, in the structures of
+the built-in plans. Then only the graph is changed: orders, streams, edges, waits, triggers. At last one op takes
+another of its good configs, or a step from its own, in the place where it runs: what is best alone need not be best
+beside others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from mktune.graph.builtin import MODES
+from mktune.plan import Plan
+from mktune.search.samplers.base import at_random
+from mktune.search.samplers.local import LocalSampler
+from mktune.space import Choices, SearchSpace
+
+GRAPH_ONLY = 30
+"""Proposals of the second stage."""
+RANKED_SHARE = 0.25
+"""Of the proposals of the third stage, those that give an op a config which was measured alone."""
+RANKED = 8
+"""Configs of an op, best alone first, that are worth a try in context; each half as likely as the one before."""
+JUMPS = 0.03
+"""Share of proposals that start from nothing."""
+STEPS = (1, 1, 1, 2, 2, 3)
+"""How many questions are answered anew, each entry equally likely."""
+
+
+class StagedSampler(LocalSampler):
+    """See the module."""
+
+    wants_ops = True
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        super().__init__(space, seed)
+        self._alone: dict[str, list[tuple[float, Choices]]] = defaultdict(list)
+        self._starts: list[Choices] = []
+        self._told = self._changes = 0
+
+    def know_op(self, op: str, choices: Choices, span_us: float) -> None:
+        self._alone[op] = sorted([*self._alone[op], (span_us, choices)], key=lambda pair: pair[0])
+
+    def ask(self) -> tuple[Choices, Plan]:
+        if self._starts:
+            return self._changed(self._starts.pop(0), ())
+        if not self._alone:
+            return super().ask()  # nothing was measured alone
+        if not self._elite or self.draw.random() < JUMPS:
+            return at_random(self.space, self.draw)
+        self._changes += 1
+        base = self._base()
+        if self._changes <= GRAPH_ONLY:
+            graph = [name for name in base if not self.space.is_config(name)]
+            return self._changed(base, self._some(graph or base, STEPS))
+        if self.draw.random() < RANKED_SHARE:
+            return self._changed({**base, **self._ranked()}, ())
+        return self._changed(base, self._some(base, STEPS))
+
+    def tell(self, choices: Choices, span_us: float | None) -> None:
+        super().tell(choices, span_us)
+        self._told += 1
+        if self._told <= len(MODES):  # the built-in plans come first: their structures with the best configs
+            best = {name: label for known in self._alone.values() for name, label in known[0][1].items()}
+            if any(choices.get(name) != label for name, label in best.items()):
+                self._starts.append({**choices, **best})
+
+    def _ranked(self) -> Choices:
+        """One op's config out of its best."""
+        known = self._alone[self.draw.choice(sorted(self._alone))][:RANKED]
+        place = 0
+        while place + 1 < len(known) and self.draw.random() < 0.5:
+            place += 1
+        return known[place][1]
+
+
+SAMPLER = StagedSampler

@@ -1,0 +1,102 @@
+"""Ops alone before the search: measured once, kept, and used by every later search of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_bench import POLICY, SHAPE, WORKLOAD, FakeBackend, FakeBench, ok, search, space_of, spans
+
+from mktune.graph.builtin import make_plan
+from mktune.plan import Plan
+from mktune.search.op_stage import TRIALS, is_same_work
+from mktune.shape import Shape
+from mktune.store import Store
+from mktune.trial import ALONE, Outcome, Policy
+
+ALL = WORKLOAD.ops
+LONGER = Shape.from_m(16, 65536)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def by_config(plan: Plan) -> Outcome:
+    """A span that depends on the configs alone, each op for itself: what is best alone is best together."""
+    return ok(sum(1.0 + int(hashlib.sha256(repr(op).encode()).hexdigest()[:4], 16) / 2**16 for op in plan.ops))
+
+
+def staged(store: Store, backend: FakeBackend, name: str, seed: int = 0, shape: Shape = SHAPE, trials: int = 12):
+    return search(store, backend, trials, space=space_of(None, None, shape), sampler="staged", name=name, seed=seed)
+
+
+def parts_of(backend: FakeBackend) -> dict[str, FakeBench]:
+    return {ops[0]: bench for ops, bench in backend.bench.parts.items()}
+
+
+def test_every_op_is_measured_alone_and_stored_as_a_study_of_its_own(store: Store) -> None:
+    backend = FakeBackend()
+    result = staged(store, backend, "whole")
+    assert set(parts_of(backend)) == set(ALL)
+    alone = {study.problem.ops[0]: study for study in store.studies() if study.sampler == ALONE}
+    assert set(alone) == set(ALL)
+    for op, bench in parts_of(backend).items():
+        trials = store.trials(alone[op])
+        assert [trial.plan for trial in trials] == bench.measured
+        assert trials[0].source == "builtin:serial"
+        assert {trial.source for trial in trials[1:]} <= {ALONE, "random", "enumeration"}
+        assert all(kind == "full" for trial in trials for _, kind in trial.plan.edges)
+    assert len(parts_of(backend)["D0"].measured) == TRIALS
+    assert len(result.trials) == 12  # the study's own
+
+
+def test_what_was_measured_of_an_op_serves_every_later_search(store: Store) -> None:
+    staged(store, FakeBackend(), "first")
+    again = FakeBackend()
+    staged(store, again, "second", seed=1)
+    assert [op for op, bench in parts_of(again).items() if bench.measured and len(bench.measured) == TRIALS] == []
+    longer = FakeBackend()
+    staged(store, longer, "longer", shape=LONGER)
+    assert {op for op, bench in parts_of(longer).items() if len(bench.measured) == TRIALS} == {"E1"}
+
+
+def test_spans_of_another_policy_do_not_serve(store: Store) -> None:
+    staged(store, FakeBackend(), "first")
+    other = FakeBackend(lambda plan: ok(spans(plan), Policy("fake", layers=9)), policy=Policy("fake", layers=9))
+    staged(store, other, "second")
+    assert other.bench.policy != POLICY
+    assert parts_of(other)["D0"].measured
+
+
+def test_the_search_starts_from_the_built_in_structures_with_the_best_configs(store: Store) -> None:
+    backend = FakeBackend(by_config)
+    result = staged(store, backend, "whole", trials=16)
+    best = {
+        op: min(bench.measured, key=lambda plan: by_config(plan).measurement.span_us).op[op]
+        for op, bench in parts_of(backend).items()
+    }
+    measured = {trial.plan.plan_id for trial in result.trials if trial.source == "staged"}
+    for mode in ("serial", "branches"):
+        assert make_plan(WORKLOAD, None, SHAPE, "sm_90a", mode, best).plan_id in measured
+    assert result.best is not None
+    assert result.best.plan.op == best
+
+
+def test_ops_take_only_their_share_of_the_seconds(store: Store) -> None:
+    backend = FakeBackend(takes_s=0.01)
+    space = space_of(None)
+    result = search(store, backend, None, space=space, sampler="staged", seconds=1.0)
+    alone = sum(len(bench.measured) for bench in parts_of(backend).values())
+    assert 0 < alone < len(ALL) * TRIALS
+    assert len(result.trials) >= 5
+
+
+def test_only_the_scores_depend_on_the_context_length() -> None:
+    depends = {name for name, call in WORKLOAD.graph.calls.items() if not is_same_work(call.op, SHAPE, LONGER)}
+    assert depends == {"E1"}
+    assert not any(is_same_work(call.op, SHAPE, Shape.from_m(32, 8192)) for call in WORKLOAD.graph.calls.values())
