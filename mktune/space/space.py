@@ -207,21 +207,18 @@ class SearchSpace:
 
     def _accepts(self, name: str, fields: Mapping[str, Scalar]) -> bool:
         """The op finds nothing wrong with this config at the shape, on the device."""
-        plan, op = op_plan(fields), self.graph.calls[name].op
-        return not op.violations(plan, tuple(KernelPlan() for _ in op.kernels(plan)), self.shape, self.device)
+        return not self.graph.calls[name].op.config_violations(op_plan(fields), self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
-        """The op finds nothing wrong with these launch values that it does not find with the plain ones."""
+        """The op, as configured, knows these launch values for this kernel."""
         name = draft.kernels[kernel]
         plan = op_plan(draft.configs[name])
         key = (kernel, plan, values)
         if key not in self._fits:
             call = self.graph.calls[name]
             names = call.kernel_names(plan)
-            plain = tuple(KernelPlan() for _ in names)
             tried = tuple(_kernel_plan(dict(values)) if other == kernel else KernelPlan() for other in names)
-            before = call.op.violations(plan, plain, self.shape, self.device)
-            self._fits[key] = call.op.violations(plan, tried, self.shape, self.device) == before
+            self._fits[key] = not call.op.launch_violations(plan, tried)
         return self._fits[key]
 
     def _plan(self, draft: Draft) -> Plan:
