@@ -84,6 +84,24 @@ def test_ablate_takes_a_plan_of_the_store_and_measures_it_too(
     assert [row[0] for row in rows_of(out, "A0 ")[:2]] == ["A0", "B0"]
 
 
+def test_show_says_where_the_gain_of_a_winner_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    asked = ("--m", "16", "--kv", "8192", "--backend", "sim", "--trials", "12", "--store", store, "--json")
+    out, _ = run(capsys, "tune", ASKED[0], *asked)
+    winner = json.loads(out)["cells"][0]["winner"]
+    out, _ = run(capsys, "show", winner["plan_id"], "--store", store)
+    rows = rows_of(out, "where the gain comes from")[2:]
+    assert [row[0] for row in rows[:5]] == ["tiles", "branches", "pdl", "placement", "order"]
+    for row in rows[:5]:
+        assert f"{winner['attribution'][row[0]]['span_us']:.2f}" in row
+    assert " ".join(rows[5]).startswith("gain over serial")
+    out, _ = run(capsys, "show", winner["plan_id"], "--store", store, "--json")
+    assert json.loads(out)["attribution"] == winner["attribution"]
+    out, _ = run(capsys, "show", "serial", "--json")
+    assert json.loads(out)["attribution"] is None
+    assert "where the gain comes from" not in run(capsys, "show", "serial")[0]
+
+
 def test_grow_prints_a_row_for_each_op(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run(capsys, "grow", *ASKED)
     rows = rows_of(out, "A0 ")

@@ -95,8 +95,8 @@ def test_piped_leaderboard_is_never_cut(
 @pytest.mark.parametrize(
     ("extra", "kept", "why"),
     [
-        ({"ties": "serial, configs of abc, abc", "won as": "attribution"}, False, "inside the tie band of the fastest"),
-        ({"ties": "serial, configs of abc", "won as": "attribution"}, False, "it was the fastest that passed"),
+        ({"ties": "serial, configs of abc, abc", "won as": "structure"}, False, "inside the tie band of the fastest"),
+        ({"ties": "serial, configs of abc", "won as": "structure"}, False, "it was the fastest that passed"),
         ({}, True, "nothing beat this built-in beyond noise"),
     ],
 )
