@@ -3,7 +3,8 @@
     MktuneError               exit 1   something that was asked for failed (a check, a verification)
     ├── InputError            exit 2   the user's input is wrong: a name, a number, a file
     │   ├── SpaceError                 a search space file
-    │   └── PlanError                  a plan that is malformed or does not fit its workload
+    │   ├── PlanError                  a plan that is malformed or does not fit its workload
+    │   └── UnknownPlanError           an id that no stored plan has
     ├── SetupError            exit 3   this machine lacks something: a GPU, a package, a compiler
     ├── StoreError            exit 4   the database is locked, full, damaged or of a newer schema
     ├── NothingFoundError     exit 5   no trial succeeded, or nothing is stored that answers the question
@@ -26,6 +27,7 @@ __all__ = [
     "SetupError",
     "SpaceError",
     "StoreError",
+    "UnknownPlanError",
 ]
 
 
@@ -47,6 +49,10 @@ class SpaceError(InputError):
 
 class PlanError(InputError):
     """A plan is malformed or does not fit its workload."""
+
+
+class UnknownPlanError(InputError):
+    """No plan of the store has that id."""
 
 
 class SetupError(MktuneError):

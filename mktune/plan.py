@@ -18,7 +18,7 @@ from mktune.errors import InputError, PlanError
 from mktune.shape import Shape
 
 SCHEMA_VERSION = 1
-EXECUTORS = ("cuda_graph",)
+EXECUTORS = ("cuda_graph", "streams")
 GDC = ("entry", "prologue", "prefetch")
 TRIGGERS = ("exit", "start", "after_wait", "before_epilogue")
 CHAINS = ("full", "programmatic")

@@ -9,7 +9,7 @@ from typing import Any
 from mktune import fields
 from mktune.errors import InputError
 from mktune.plan import Plan
-from mktune.trial import Fingerprint, Measurement, Policy, Winner
+from mktune.trial import Fingerprint, Loss, Measurement, Policy, Winner
 
 Pairs = tuple[tuple[str, Any], ...]
 Reader = Callable[[str, Any], Any]
@@ -31,12 +31,14 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
         "builtins": dict(winner.builtins),
         "validated": winner.validated,
         "extra": dict(winner.extra),
+        "attribution": {name: asdict(loss) for name, loss in winner.attribution},
     }
 
 
 def winner_from_dict(data: Any, where: str = "winner") -> Winner:
-    """The winner in `data`. Raises InputError with the field that is wrong; a plan that differs from its id is."""
-    found = _record(where, data, _WINNER)
+    """The winner in `data`, as any version wrote it. Raises InputError with the field that is wrong; a plan that
+    differs from its id is."""
+    found = _record(where, {**_ADDED, **data} if isinstance(data, dict) else data, _WINNER)
     plan_id = found.pop("plan_id")
     plan: Plan = found["plan"]
     if plan.plan_id != plan_id:
@@ -105,6 +107,13 @@ _FINGERPRINT: dict[str, Reader] = {
     "kernels": fields.text,
     "mktune": fields.text,
 }
+_LOSS: dict[str, Reader] = {
+    "span_us": fields.positive,
+    "loss_us": fields.number,
+    "low_us": fields.number,
+    "high_us": fields.number,
+    "note": fields.text,
+}
 _WINNER: dict[str, Reader] = {
     "plan_id": fields.text,
     "plan": _plan,
@@ -119,4 +128,7 @@ _WINNER: dict[str, Reader] = {
     "builtins": _pairs(fields.positive),
     "validated": fields.text,
     "extra": _pairs(fields.text),
+    "attribution": _pairs(lambda where, value: Loss(**_record(where, value, _LOSS))),
 }
+_ADDED: dict[str, Any] = {"attribution": {}}
+"""What documents of earlier versions lack."""

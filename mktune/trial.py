@@ -121,6 +121,22 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """What a plan loses where one group of its choices is put back to the default (see `mktune.measure.attribution`).
+
+    span_us           of the changed plan
+    loss_us           changed plan - the plan itself, median of the pairs; low_us and high_us: its 95 % interval
+    note              what else had to change, or could not be put back; empty where there is nothing to say
+    """
+
+    span_us: float
+    loss_us: float
+    low_us: float
+    high_us: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Winner:
     """A promoted plan with the evidence for it.
 
@@ -132,6 +148,8 @@ class Winner:
     builtins        name → span in µs in the same rounds
     validated       how it was validated, one line (empty for a simulated plan)
     extra           what else the rounds showed, name → text
+    attribution     where the gain comes from: group of choices → what the plan loses without it; sorted, and empty
+                    where nobody measured it
     """
 
     plan: Plan
@@ -146,3 +164,4 @@ class Winner:
     builtins: tuple[tuple[str, float], ...] = ()
     validated: str = ""
     extra: tuple[tuple[str, str], ...] = ()
+    attribution: tuple[tuple[str, Loss], ...] = ()

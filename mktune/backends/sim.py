@@ -21,7 +21,8 @@ from mktune.device import Device
 from mktune.errors import MktuneError
 from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
-from mktune.measure.promotion import MIN_PAIRS, arms, attribution, check_builtins, decide, winner
+from mktune.measure.attribution import attribute
+from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, structures, winner
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
@@ -84,8 +85,8 @@ class SimBench(Bench):
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         """The same decision as on a GPU; a modelled span stands in every round, so that there is no noise."""
         problem = self.problem
-        structures = attribution(finalists[:1], workload(problem.workload), problem.ops, self.device.arch)
-        compared = arms(finalists, builtins, structures)
+        others = structures(finalists[:1], workload(problem.workload), problem.ops, self.device.arch)
+        compared = arms(finalists, builtins, others)
         outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
         guards = [arm for arm in compared if arm.role == "builtin"]
         check_builtins({name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()}, guards)
@@ -95,7 +96,9 @@ class SimBench(Bench):
             if outcome.measurement is not None
         }
         decision = decide(compared, samples)
-        return winner(decision, decision.ranked[0], samples, policy=POLICY, fingerprint=self.fingerprint)
+        chosen = decision.ranked[0]
+        losses, _ = attribute(chosen.plan, self.device, self.verify, lambda plans: self.paired(plans)[0])
+        return winner(decision, chosen, samples, policy=POLICY, fingerprint=self.fingerprint, attribution=losses)
 
     def close(self) -> None:
         """Nothing to free."""

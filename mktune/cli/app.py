@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mktune import __version__
-from mktune.cli import compile, doctor, edge, export, leaderboard, lookup, run, show, tune
+from mktune.cli import ablate, compile, doctor, edge, export, grow, leaderboard, lookup, run, show, tune
 
 app = typer.Typer(
     name="mktune",
@@ -34,5 +34,5 @@ def _root(
     pass
 
 
-for group in (tune, leaderboard, lookup, show, run, edge, compile, export, doctor):
+for group in (tune, leaderboard, lookup, show, run, ablate, grow, edge, compile, export, doctor):
     group.add(app)

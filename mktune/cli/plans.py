@@ -1,4 +1,4 @@
-"""How a command finds the plan that its PLAN argument names: a built-in, a file, or an id in the store."""
+"""How a command finds the plan that its PLAN argument names: a built-in, a file, or an id, stored or shipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mktune.errors import InputError, NothingFoundError
+from mktune.errors import InputError, NothingFoundError, UnknownPlanError
 from mktune.graph.builtin import MODES, make_plan
 from mktune.graph.workload import workload
 from mktune.plan import Plan
@@ -45,7 +45,12 @@ def find(name: str, at: BuiltinAt, store: str | None) -> Found:
     if not re.fullmatch(r"[0-9a-f]{4,64}", name):
         known = ", ".join(MODES)
         raise InputError(f"{name!r} is no plan: give an id (hex digits, at least 4), a JSON file, or one of {known}")
-    return _stored(name, store)
+    try:
+        return _stored(name, store)
+    except (UnknownPlanError, NothingFoundError):
+        if shipped := _shipped(name):
+            return shipped
+        raise
 
 
 def _read(path: Path) -> Found:
@@ -85,3 +90,13 @@ def _stored(prefix: str, url: str | None) -> Found:
         origin += f", study {rows[0].study}, trial {rows[0].number}"
     simulated = rows[0].simulated if rows else bool(won) and won[-1].measurement.policy.simulated
     return Found(plan, origin, won[-1] if won else None, simulated)
+
+
+def _shipped(prefix: str) -> Found | None:
+    """The plan of that id among those that come with the package. Raises InputError where several have it."""
+    from mktune.runtime.sources import read_bundled
+
+    found = {w.plan.plan_id: w for w in read_bundled().winners if w.plan.plan_id.startswith(prefix)}
+    if len(found) > 1:
+        raise InputError(f"{len(found)} shipped plans start with {prefix!r}: {', '.join(found)}; add digits")
+    return next((Found(w.plan, "shipped with mktune", w, w.measurement.policy.simulated) for w in found.values()), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,12 +22,14 @@ from mktune.cli.options import (
     StoreUrl,
     Tokens,
     WorkloadOption,
+    choice,
     example,
     names,
 )
 from mktune.cli.plans import BuiltinAt, find
 from mktune.cli.summary import count, does, shape_words
 from mktune.errors import CandidateError, PlanError
+from mktune.plan import EXECUTORS
 from mktune.shape import Shape
 from mktune.trial import Status
 
@@ -38,7 +41,9 @@ if TYPE_CHECKING:
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    app.command(**example("mktune run branches+pdl --ops A0,B0 --m 16 --kv 8192", "mktune run 3f9a1c2b7d10"))(run)
+    app.command(
+        **example("mktune run branches+pdl --ops A0,B0 --m 16 --kv 8192", "mktune run 3f9a1c2b7d10 --executor streams")
+    )(run)
 
 
 def run(
@@ -50,21 +55,34 @@ def run(
     tokens_per_request: Tokens = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor", metavar="|".join(EXECUTORS), help="Run it as a graph or as launches. [the plan's own]"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Build a plan, verify it against the reference, and time it; nothing is stored."""
+    """Build a plan, verify it against the reference, and time it; nothing is stored.
+
+    Launches on streams are verified live and captured; they are timed captured, all layers in one graph.
+    """
+    if executor is not None:
+        choice("--executor", executor, EXECUTORS)
     chosen = choose(backend, sim_gpu)
     at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), chosen.device.arch)
     found = find(plan, at, store)
-    outcome = measure(found.plan, chosen, seed)
+    ran = replace(found.plan, executor=executor or found.plan.executor)
+    outcome = measure(ran, chosen, seed)
     if outcome.status not in (Status.OK, Status.NOISY):
         raise CandidateError(outcome.status, f"{outcome.status}: {outcome.reason}")
     if as_json:
         render.document(
             {
                 "plan_id": found.plan.plan_id,
+                "executor": ran.executor,
                 "simulated": chosen.simulated,
                 "gpu": chosen.device.name,
                 "status": outcome.status,
@@ -74,7 +92,7 @@ def run(
             }
         )
     else:
-        _print(found.plan, chosen, outcome)
+        _print(found.plan, ran.executor, chosen, outcome)
 
 
 def measure(plan: Plan, backend: Backend, seed: int) -> Outcome:
@@ -89,10 +107,11 @@ def measure(plan: Plan, backend: Backend, seed: int) -> Outcome:
         return bench.measure(plan, None)
 
 
-def _print(plan: Plan, backend: Backend, outcome: Outcome) -> None:
+def _print(plan: Plan, executor: str, backend: Backend, outcome: Outcome) -> None:
     mark = " simulated" if backend.simulated else ""
     measured = outcome.measurement
     rows = [("plan", f"{plan.plan_id}"), ("on", f"{backend.device.name}{mark}"), ("shape", shape_words(plan.shape))]
+    rows.append(("executor", executor))
     if measured is not None:
         policy = measured.policy
         interval = f"{measured.low_us:.2f}–{measured.high_us:.2f}"
@@ -100,7 +119,8 @@ def _print(plan: Plan, backend: Backend, outcome: Outcome) -> None:
             ("span", f"{measured.span_us:.2f} µs per layer ({interval}, {len(measured.samples_us)} samples){mark}")
         )
         cold = "weights cold" if policy.cold else "weights warm"
-        rows.append(("policy", f"{count(policy.layers, 'layer')} in one graph, {cold}, {policy.inputs} inputs"))
+        graph = "captured into one graph" if executor == "streams" else "in one graph"
+        rows.append(("policy", f"{count(policy.layers, 'layer')} {graph}, {cold}, {policy.inputs} inputs"))
     rows.append(("status", f"{outcome.status} {outcome.reason}".strip()))
     rows.append(("does", does(plan)))
     render.pairs(rows)

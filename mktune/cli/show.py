@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from mktune.cli import render
+from mktune.cli.fixed_kernels import between, signed
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     Arch,
@@ -24,8 +27,19 @@ from mktune.cli.plans import BuiltinAt, Found, find
 from mktune.cli.summary import config, shape_words, structure
 from mktune.errors import InputError
 from mktune.graph.builtin import MODES
+from mktune.measure.stats import Interval
 from mktune.plan import Plan
 from mktune.shape import Shape
+from mktune.trial import Loss, Winner
+
+PUT_BACK = {
+    "tiles": "implementations and tiles",
+    "branches": "all kernels on one stream",
+    "pdl": "every edge and chain full",
+    "placement": "waits at entry, triggers at exit",
+    "order": "call order, no priorities",
+}
+"""Group of choices → its default, in the order of the table."""
 
 
 def add(app: typer.Typer) -> None:
@@ -45,7 +59,7 @@ def show(
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a plan: ops and configs, streams, edges, waits and triggers."""
+    """Draw a plan: ops and configs, streams, edges, waits and triggers; of a winner also where its gain comes from."""
     if plan not in MODES:
         _refuse(context)
     at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), known_arch(arch))
@@ -76,6 +90,7 @@ def document(found: Found) -> dict[str, object]:
         "origin": found.origin,
         "simulated": found.simulated,
         "measurement": measurement,
+        "attribution": {name: asdict(loss) for name, loss in found.winner.attribution} if found.winner else None,
         "plan": found.plan.to_dict(),
     }
 
@@ -101,6 +116,9 @@ def _print(found: Found) -> None:
     render.folded(LEGEND)
     render.line()
     _kernels(plan)
+    if found.winner and found.winner.attribution:
+        render.line()
+        print_attribution(found.winner)
 
 
 def _ops(plan: Plan) -> None:
@@ -117,3 +135,26 @@ def _kernels(plan: Plan) -> None:
         prefetch = f"{kernel.l2_prefetch_bytes} B" if kernel.l2_prefetch_bytes else "–"
         rows.append((name, kernel.gdc, kernel.trigger, kernel.stream, kernel.priority, prefetch))
     render.table(columns, rows)
+
+
+def print_attribution(winner: Winner) -> None:
+    """What the winner loses where a group of its choices is put back to the default, one group at a time."""
+    losses = dict(winner.attribution)
+    serial = dict(winner.builtins).get("serial")
+    gain = serial - winner.measurement.span_us if serial else 0.0
+    render.folded("where the gain comes from: one group put back to its default, all else kept", "bold")
+    columns = [render.Column("group", whole=True), render.Column("put back to", whole=True)]
+    columns += [render.Column(name, right=True, whole=True) for name in ("span µs", "loss µs", "95 %", "of the gain")]
+    known = [name for name in PUT_BACK if name in losses]
+    rows = [
+        (name, PUT_BACK.get(name, ""), *_loss(losses[name], gain)) for name in (*known, *(set(losses) - set(known)))
+    ]
+    render.table([*columns, render.Column("note")], rows)
+    if serial and not winner.kept_baseline:
+        render.folded(f"gain over serial {signed(gain)} µs; losses overlap and need not add up to it")
+
+
+def _loss(loss: Loss, gain: float) -> tuple[str, ...]:
+    share = f"{signed(100 * loss.loss_us / gain, 0)} %" if gain > 0 else "–"
+    interval = between(Interval(loss.loss_us, loss.low_us, loss.high_us))
+    return signed(loss.span_us), signed(loss.loss_us), interval, share, loss.note

@@ -1,7 +1,9 @@
 """Ways to run a lowered plan.
 
-cuda_graph     one CUDA graph of any number of layers, built node by node; `arguments` packs parameters, `buffers` says
-               where they point, `torch_memory` owns what they point to
+cuda_graph     one CUDA graph of any number of layers, built node by node; `functions` loads kernels, `arguments` packs
+               parameters, `buffers` says where they point, `torch_memory` owns what they point to
+streams        the same plan as launches on several streams, live or into a graph that the caller captures;
+               `issue_order` decides streams and events, `launch_config` describes a launch, `captured` captures layers
 reference      the same plan by op references in torch
 driver_calls   the CUDA driver, called in one place; `discovery` asks it which GPU is here
 """

@@ -13,30 +13,23 @@ priorities become node priorities; the graph is instantiated so that they count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mktune.errors import CandidateError
 from mktune.executors.arguments import PackedArgs, pack
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.driver_calls import call, driver
+from mktune.executors.functions import Functions, Kernels, device_priority
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.trial import Status
 
-Kernels = Mapping[KernelSpec, CompiledKernel]
+__all__ = ["CudaGraph", "Kernels", "NodeName", "compiled_for", "edge_data", "edges_between", "instantiate"]
+
 NodeName = tuple[int, str]
 
 _PORTS = {"programmatic": 1, "launch_order": 2}
 _USE_NODE_PRIORITY = 8
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A loaded kernel and the module that holds it."""
-
-    module: Any
-    handle: Any
 
 
 class CudaGraph:
@@ -50,14 +43,13 @@ class CudaGraph:
         self.graph = graph
         self.nodes: dict[NodeName, Any] = {}
         self._launches = dict(graph.launches)
-        self._functions: dict[KernelSpec, _Function] = {}
         self._args: dict[NodeName, PackedArgs] = {}
         self._handle = self._executable = None
+        self._functions = Functions(self._launches, kernels)
         try:
-            self._load(kernels)
             self._handle = call("cuGraphCreate", 0)
             self._add_layers(buffers, poison or Poison())
-            self._executable = call("cuGraphInstantiate", self._handle, _USE_NODE_PRIORITY)
+            self._executable = instantiate(self._handle)
         except BaseException:
             self.close()
             raise
@@ -77,19 +69,12 @@ class CudaGraph:
 
     def symbol(self, kernel: str, name: str) -> tuple[int, int]:
         """Address and bytes of the `__device__` variable `name` in the module of `kernel`."""
-        address, size = call("cuModuleGetGlobal", self._functions[self._launches[kernel].kernel].module, name.encode())
+        address, size = call("cuModuleGetGlobal", self._functions[kernel].module, name.encode())
         return int(address), int(size)
 
     def edges(self) -> list[tuple[NodeName, NodeName, int, int]]:
         """What the driver holds between kernel nodes: (source, target, edge type, port), for tests and for people."""
-        names = {int(node): name for name, node in self.nodes.items()}
-        count = call("cuGraphGetEdges", self._handle)[3]
-        sources, targets, data, _ = call("cuGraphGetEdges", self._handle, count)
-        found = []
-        for source, target, edge in zip(sources, targets, data, strict=True):
-            if int(source) in names and int(target) in names:
-                found.append((names[int(source)], names[int(target)], int(edge.type), int(edge.from_port)))
-        return sorted(found)
+        return edges_between(self.nodes, self._handle)
 
     def close(self) -> None:
         """Free graph and modules. May be called twice; no replay may be running."""
@@ -97,26 +82,9 @@ class CudaGraph:
             if handle is not None:
                 call(name, handle)
         self._executable = self._handle = None
-        for function in self._functions.values():
-            call("cuModuleUnload", function.module)
-        self._functions.clear()
+        self._functions.close()
         self.nodes.clear()
         self._args.clear()
-
-    def _load(self, kernels: Kernels) -> None:
-        attributes = driver().CUfunction_attribute
-        for launch in self._launches.values():
-            if launch.kernel not in self._functions:
-                compiled = kernels[launch.kernel]
-                module = call("cuModuleLoadData", compiled.cubin)
-                handle = call("cuModuleGetFunction", module, compiled.symbol.encode())
-                self._functions[launch.kernel] = _Function(module, handle)
-                # Shared memory of an SM is split anew only when the SM is idle: a kernel that needs little would keep a
-                # successor's large CTAs off its SMs until it ends.
-                call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
-            smem = max(same.smem for same in self._launches.values() if same.kernel == launch.kernel)
-            limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call("cuFuncSetAttribute", self._functions[launch.kernel].handle, limit, smem)
 
     def _add_layers(self, buffers: Buffers, poison: Poison) -> None:
         before: list[Any] = []
@@ -150,7 +118,7 @@ class CudaGraph:
         priority = dict(self.graph.priorities).get(name, 0)
         if priority:
             value = d.CUkernelNodeAttrValue()
-            value.priority = _device_priority(priority)
+            value.priority = device_priority(priority)
             call("cuGraphKernelNodeSetAttribute", node, ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value)
         if launch.cluster > 1:
             value = d.CUkernelNodeAttrValue()
@@ -163,7 +131,7 @@ class CudaGraph:
         packed = pack(launch.args, lambda buffer: buffers.address(layer, buffer))
         self._args[layer, name] = packed  # the driver copies the values, yet `packed` must outlive the call
         params = driver().CUDA_KERNEL_NODE_PARAMS()
-        params.func = self._functions[launch.kernel].handle
+        params.func = self._functions[name].handle
         params.gridDimX, params.gridDimY, params.gridDimZ = launch.grid
         params.blockDimX, params.blockDimY, params.blockDimZ = launch.block, 1, 1
         params.sharedMemBytes = launch.smem
@@ -171,25 +139,41 @@ class CudaGraph:
         return params
 
     def _add_edge(self, layer: int, edge: Edge) -> None:
-        data = driver().CUgraphEdgeData()
-        if edge.kind in _PORTS:
-            data.type = driver().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
-            data.from_port = _PORTS[edge.kind]
         source, target = self.nodes[layer, edge.source], self.nodes[layer, edge.target]
-        call("cuGraphAddDependencies", self._handle, [source], [target], [data], 1)
+        call("cuGraphAddDependencies", self._handle, [source], [target], [edge_data(edge.kind)], 1)
 
     def _join(self, before: list[Any], after: list[Any]) -> None:
         pairs = [(source, target) for source in before for target in after]
         if pairs:
             sources, targets = (list(side) for side in zip(*pairs, strict=True))
-            data = [driver().CUgraphEdgeData() for _ in pairs]
+            data = [edge_data("full") for _ in pairs]
             call("cuGraphAddDependencies", self._handle, sources, targets, data, len(pairs))
 
 
-def _device_priority(priority: int) -> int:
-    """A plan counts upwards, CUDA downwards; both from 0. Beyond the device's range the ends are taken."""
-    least, greatest = call("cuCtxGetStreamPriorityRange")
-    return int(max(greatest, min(least, -priority)))
+def edge_data(kind: str) -> Any:
+    """An edge kind of a lowered graph as the driver's CUgraphEdgeData."""
+    data = driver().CUgraphEdgeData()
+    if kind in _PORTS:
+        data.type = driver().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+        data.from_port = _PORTS[kind]
+    return data
+
+
+def instantiate(graph: Any) -> Any:
+    """An executable of `graph` in which node priorities count."""
+    return call("cuGraphInstantiate", graph, _USE_NODE_PRIORITY)
+
+
+def edges_between(nodes: Mapping[NodeName, Any], graph: Any) -> list[tuple[NodeName, NodeName, int, int]]:
+    """What the driver holds between `nodes` of `graph`: (source, target, edge type, port)."""
+    names = {int(node): name for name, node in nodes.items()}
+    count = call("cuGraphGetEdges", graph)[3]
+    sources, targets, data, _ = call("cuGraphGetEdges", graph, count)
+    found = []
+    for source, target, edge in zip(sources, targets, data, strict=True):
+        if int(source) in names and int(target) in names:
+            found.append((names[int(source)], names[int(target)], int(edge.type), int(edge.from_port)))
+    return sorted(found)
 
 
 def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:

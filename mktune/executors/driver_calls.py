@@ -13,7 +13,7 @@ from mktune.errors import CandidateError, MktuneError, SetupError
 from mktune.trial import Status
 
 # Names of CUresult values, grouped by what a candidate that meets one ends as. What is not named here is a build
-# error before the graph is launched and a launch error from then on.
+# error before something is launched and a launch error from then on.
 _SETUP = {
     "CUDA_ERROR_NO_DEVICE",
     "CUDA_ERROR_NOT_INITIALIZED",
@@ -37,7 +37,7 @@ _STATUS = {
     "CUDA_ERROR_LAUNCH_TIMEOUT": Status.HANG,
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": Status.LAUNCH_ERROR,
 }
-_LAUNCHING = {"cuGraphLaunch", "cuCtxSynchronize", "cuStreamSynchronize"}
+_LAUNCHING = {"cuGraphLaunch", "cuLaunchKernelEx", "cuCtxSynchronize", "cuStreamSynchronize"}
 
 _NO_DRIVER = "no NVIDIA driver on this machine"
 

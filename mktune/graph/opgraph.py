@@ -37,7 +37,7 @@ class Call:
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
     sources: tuple[tuple[str, str], ...]
-    _facts: dict[int, tuple[object, tuple[KernelFacts, ...]]] = field(default_factory=dict, repr=False)
+    _facts: dict[int, tuple[KernelFacts, KernelFacts]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def bindings(self) -> dict[str, str]:
@@ -59,17 +59,16 @@ class Call:
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         """The op's facts with graph-wide kernel and buffer names. `kernels` in the order of `kernel_names`."""
         local = self.op.facts(plan, kernels)
-        known = self._facts.get(id(local))
-        if known is None:
-            if len(self._facts) >= _MAX_CACHED_FACTS:
-                self._facts.clear()
-            # The local facts are kept beside the answer, so that their id stays theirs.
-            known = self._facts[id(local)] = (local, tuple(self._rename(kernel) for kernel in local))
-        return known[1]
+        return tuple([(self._facts.get(id(kernel)) or self._rename(kernel))[1] for kernel in local])
 
-    def _rename(self, kernel: KernelFacts) -> KernelFacts:
-        accesses = tuple(Access(self.buffer(a.buffer), a.writes, a.after_wait) for a in kernel.accesses)
-        return replace(kernel, name=self.name + kernel.name, op=self.name, accesses=accesses)
+    def _rename(self, kernel: KernelFacts) -> tuple[KernelFacts, KernelFacts]:
+        if len(self._facts) >= _MAX_CACHED_FACTS:
+            self._facts.clear()
+        accesses = tuple([Access(self.buffer(a.buffer), a.writes, a.after_wait) for a in kernel.accesses])
+        renamed = replace(kernel, name=self.name + kernel.name, op=self.name, accesses=accesses)
+        # The local facts are kept beside the answer, so that their id stays theirs.
+        known = self._facts[id(kernel)] = (kernel, renamed)
+        return known
 
 
 class OpGraph:

@@ -23,6 +23,7 @@ class Workload:
     graph         ops and tensors
     branches      ops by stream in the built-in `branches` plans: each op once, in issue order within its branch
     title         one line for people
+    growth        every op, in the order in which the workload is built up; empty: call order
     """
 
     name: str
@@ -31,6 +32,7 @@ class Workload:
     graph: OpGraph
     branches: tuple[tuple[str, ...], ...]
     title: str
+    growth: tuple[str, ...] = ()
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -40,6 +42,18 @@ class Workload:
     def subgraph(self, ops: Sequence[str] | None = None) -> OpGraph:
         """The graph of `ops` (None: all). Raises InputError for a set that is unknown or not connected."""
         return self.graph if ops is None else self.graph.subgraph(ops)
+
+    def growth_of(self, ops: Sequence[str] | None = None) -> tuple[str, ...]:
+        """`ops` (None: all) in the order of `growth`, each taken as soon as an edge joins it to those before it: every
+        beginning is a connected part. Raises InputError for a set that is not."""
+        graph = self.subgraph(ops)
+        left = [op for op in self.growth or self.ops if op in graph.calls]
+        order = [left.pop(0)]
+        while left:
+            joined = next(op for op in left if any({op, other} == set(edge) for edge in graph.edges for other in order))
+            left.remove(joined)
+            order.append(joined)
+        return tuple(order)
 
     def default_ops(self, ops: Sequence[str], arch: str) -> dict[str, OpPlan]:
         """Op → the config to start from on `arch`, in call order."""

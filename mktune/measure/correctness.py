@@ -7,11 +7,14 @@ the tolerances tight: end to end, FP8 amplifies differences that are right.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from mktune.errors import CandidateError
-from mktune.executors.cuda_graph import CudaGraph, Kernels
+from mktune.executors.captured import EXECUTABLES
+from mktune.executors.cuda_graph import Kernels
 from mktune.executors.driver_calls import synchronize
+from mktune.executors.streams import Streams
 from mktune.executors.torch_memory import counters
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.memory import Copies
@@ -25,6 +28,24 @@ if TYPE_CHECKING:
 
 REPLAYS = 3
 _SHOWN = 3
+
+
+class Run(Protocol):
+    """What is judged: all layers, run once by each `replay`."""
+
+    def replay(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Make = Callable[..., Run]
+"""(lowered graph, kernels, buffers, poison) → what runs them."""
+
+
+def ways(plan: Plan) -> tuple[Make, ...]:
+    """How the executor of `plan` may run it: the first is the one that is timed."""
+    timed = EXECUTABLES[plan.executor]
+    return (timed, Streams) if plan.executor == "streams" else (timed,)
 
 
 class KnownResults:
@@ -49,19 +70,24 @@ class KnownResults:
 
 
 class Checked:
-    """The verification build of one plan. Close it before its `copies` are used for another."""
+    """The verification build of one plan. Close it before its `copies` are used for another.
 
-    def __init__(self, plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies) -> None:
+    make says what runs it; the plan's executor where it is left out.
+    """
+
+    def __init__(
+        self, plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies, make: Make | None = None
+    ) -> None:
         self._plan, self._copies = plan, copies
         copies.restore()
         buffers, poison, self._spaces = copies.buffers(plan)
-        self._graph = CudaGraph(lowered, kernels, buffers, poison)
+        self._run = (make or ways(plan)[0])(lowered, kernels, buffers, poison)
 
     def replay(self) -> None:
         """Run all layers once and wait. Faults surface here."""
         import torch
 
-        self._graph.replay(torch.cuda.current_stream().cuda_stream)
+        self._run.replay(torch.cuda.current_stream().cuda_stream)
         synchronize()
 
     def differences(self, known: KnownResults | None = None) -> list[str]:
@@ -79,7 +105,7 @@ class Checked:
         return [{name: tensor.clone() for name, tensor in made.items()} for made in self._copies.made]
 
     def close(self) -> None:
-        self._graph.close()
+        self._run.close()
 
 
 def compare_layers(copies: Copies, known: KnownResults | None = None) -> list[str]:
@@ -125,9 +151,13 @@ def verify(
     """Raises CandidateError (wrong_result) with the first differences, or with the fault that running it caused.
 
     After the first replay every op is compared, unless its bits are `known`; later replays must give the same bits,
-    else they are compared too.
+    else they are compared too. A plan for streams is judged live as well as captured.
     """
-    checked = Checked(plan, lowered, kernels, copies)
+    for make in ways(plan):
+        _verify(Checked(plan, lowered, kernels, copies, make), copies, replays, known)
+
+
+def _verify(checked: Checked, copies: Copies, replays: int, known: KnownResults | None) -> None:
     try:
         checked.replay()
         fail_on(checked.differences(known))

@@ -18,6 +18,7 @@ from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import specs_of
 from mktune.measure import promotion
+from mktune.measure.attribution import attribute, put_back
 from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
@@ -134,8 +135,8 @@ class CudaBench(Bench):
         self._worker.close()
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
-        structures = promotion.attribution(finalists, self._workload, self.problem.ops, self._device.arch)
-        arms = promotion.arms(finalists, builtins, structures)
+        others = promotion.structures(finalists, self._workload, self.problem.ops, self._device.arch)
+        arms = promotion.arms(finalists, builtins, others)
         self.prepare([arm.plan for arm in arms])
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
@@ -143,8 +144,12 @@ class CudaBench(Bench):
         merged, state = self.paired({_key(arm): arm.plan for arm in right})
         samples = {arm.name: merged[_key(arm)] for arm in right}  # arms with equal plans share theirs, but for noise
         decision = promotion.decide(right, samples)
+        likely = put_back(decision.ranked[0].plan, self._device).values()
+        self.prepare([changed.plan for changed in likely])  # compiled while the likely winner is validated
         chosen, validated, refuted = self._validated(decision.ranked)
+        losses, missing = attribute(chosen.plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
         notes = {"clocks": _clocks(self.calibrate())} | {f"refuted {name}": why for name, why in refuted.items()}
+        notes |= {f"attribution of {group}": why for group, why in missing.items()}
         return promotion.winner(
             decision,
             chosen,
@@ -154,6 +159,7 @@ class CudaBench(Bench):
             validated=validated,
             device_state=tuple(sorted(state.items())),
             notes=notes,
+            attribution=losses,
         )
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
-from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
+from mktune.executors.captured import EXECUTABLES, Executable
+from mktune.executors.cuda_graph import Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
@@ -163,7 +164,7 @@ class CudaHost:
                 graph.close()
         return {"samples": samples, "device_state": state}
 
-    def _palindromes(self, graphs: dict[str, CudaGraph], order: list[str], rounds: int) -> dict[str, list[float]]:
+    def _palindromes(self, graphs: dict[str, Executable], order: list[str], rounds: int) -> dict[str, list[float]]:
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         self._timer.sample([graphs[name] for name in order])  # warm-up
         for _ in range(rounds):
@@ -195,13 +196,13 @@ class CudaHost:
         compiled = build(wanted, self._device.arch)
         return compiled_for(wanted, compiled)
 
-    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[CudaGraph, Tensors]:
+    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[Executable, Tensors]:
         buffers, spaces = self._opened.memory.timing(plan)
-        graph = CudaGraph(lowered, kernels, buffers)
+        graph = EXECUTABLES[plan.executor](lowered, kernels, buffers)
         graph.upload(self._timer.stream.cuda_stream)
         return graph, spaces
 
-    def _sample(self, graph: CudaGraph, count: int) -> list[float]:
+    def _sample(self, graph: Executable, count: int) -> list[float]:
         return self._timer.sample([graph] * count)
 
 

@@ -3,7 +3,8 @@
 Pure logic: no GPU, no torch. A back end gives the samples; `decide` says what they mean. All arms are measured in the
 same rounds in the order A B C … C B A, so that sample i of one arm stands beside sample i of every other and drift
 cancels in their ratio. Built-in plans with default configs guard against a winner that is slower than doing nothing;
-built-in plans with the finalist's own configs show what its edges and streams are worth, and may win themselves.
+built-in structures with the finalist's own configs may win themselves: then its edges and streams were worth nothing.
+Where the gain of the plan that was chosen comes from is asked afterwards (`attribution`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import Workload
 from mktune.measure.stats import Interval, median_interval, noise_floor, paired_ratio
 from mktune.plan import Plan
-from mktune.trial import Fingerprint, Measurement, Policy, Status, Winner
+from mktune.trial import Fingerprint, Loss, Measurement, Policy, Status, Winner
 
 MIN_PAIRS = 31
 TIE_BAND = 0.005
@@ -28,7 +29,7 @@ Samples = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Arm:
-    """One plan of a promotion. `role` is builtin (default configs), attribution, finalist or noise."""
+    """One plan of a promotion. `role` is builtin (default configs), structure, finalist or noise."""
 
     name: str
     plan: Plan
@@ -50,8 +51,8 @@ class Decision:
     spans: tuple[tuple[str, float], ...]
 
 
-def attribution(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str], arch: str) -> dict[str, Plan]:
-    """The built-in structures with the finalists' own configs: what do a finalist's streams and edges add?"""
+def structures(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str], arch: str) -> dict[str, Plan]:
+    """The built-in structures with the finalists' own configs: does a finalist need its streams and edges?"""
     found: dict[str, Plan] = {}
     for plan in finalists:
         made = builtin_plans(workload, ops, plan.shape, arch, plan.op)
@@ -60,18 +61,18 @@ def attribution(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str
 
 
 def arms(
-    finalists: Sequence[Plan], builtins: Mapping[str, Plan], structures: Mapping[str, Plan] | None = None
+    finalists: Sequence[Plan], builtins: Mapping[str, Plan], others: Mapping[str, Plan] | None = None
 ) -> list[Arm]:
-    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, `structures`.
+    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, `others`.
 
-    structures  what `attribution` gives: built-in structures with a finalist's configs, by name
+    others  what `structures` gives: built-in structures with a finalist's configs, by name
     """
     found = [Arm(name, plan, "builtin") for name, plan in builtins.items()]
     if SERIAL in builtins:
         found.append(Arm(AGAIN, builtins[SERIAL], "noise"))
     seen = {arm.plan.plan_id for arm in found}
     named = [(plan.short_id, plan, "finalist") for plan in finalists]
-    named += [(name, plan, "attribution") for name, plan in (structures or {}).items()]
+    named += [(name, plan, "structure") for name, plan in (others or {}).items()]
     for name, plan, role in named:
         if plan.plan_id not in seen:
             seen.add(plan.plan_id)
@@ -113,7 +114,7 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
     assert not short, f"fewer than {MIN_PAIRS} pairs: {short}"
     noise = _noise(present, samples)
     baseline = _tied(guards, samples, noise)[0]
-    candidates = [arm for arm in present if arm.role in ("finalist", "attribution")]
+    candidates = [arm for arm in present if arm.role in ("finalist", "structure")]
     tied = _tied(candidates, samples, noise) if candidates else []
     better = [arm for arm in tied if _beats(arm, baseline, samples, noise)]
     rest = [arm for arm in _by_span(candidates, samples) if arm not in tied and _beats(arm, baseline, samples, noise)]
@@ -168,6 +169,7 @@ def winner(
     validated: str = "",
     device_state: tuple[tuple[str, float], ...] = (),
     notes: Mapping[str, str] | None = None,
+    attribution: tuple[tuple[str, Loss], ...] = (),
 ) -> Winner:
     """`chosen` (one of `decision.ranked`) as the row to store; its ratio is over `serial` with default configs.
 
@@ -190,6 +192,7 @@ def winner(
         builtins=tuple(sorted(pair for pair in decision.spans if pair[0] in _guard_names(decision))),
         validated=validated,
         extra=tuple(sorted({**_evidence(decision, chosen, samples), **(notes or {})}.items())),
+        attribution=attribution,
     )
 
 
@@ -198,7 +201,7 @@ def _guard_names(decision: Decision) -> set[str]:
 
 
 def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> dict[str, str]:
-    """What else the rounds showed, as text: the tie set, the ratio to the best built-in, attribution arms."""
+    """What else the rounds showed, as text: the tie set, the ratio to the best built-in, the other arms."""
     shown = {"ties": ", ".join(decision.ties), "won as": chosen.role}
     if chosen is not decision.baseline:
         shown["over baseline"] = text(paired_ratio(samples[chosen.name], samples[decision.baseline.name]))

@@ -73,6 +73,22 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return Interval(math.exp(logs.median), math.exp(logs.low), math.exp(logs.high))
 
 
+def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """ours - theirs, in their unit: median of the differences of the pairs, with a bootstrap interval."""
+    return bootstrap_median([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Interval:
+    """Median of ours - median of theirs, for samples that were not taken together, with a bootstrap interval."""
+    draw = random.Random(seed)
+    found = sorted(
+        median(draw.choices(ours, k=len(ours))) - median(draw.choices(theirs, k=len(theirs)))
+        for _ in range(BOOTSTRAP_ROUNDS)
+    )
+    cut = int(0.025 * BOOTSTRAP_ROUNDS)
+    return Interval(median(ours) - median(theirs), found[cut], found[BOOTSTRAP_ROUNDS - 1 - cut])
+
+
 def noise_floor(once: Sequence[float], again: Sequence[float]) -> float:
     """How far from 1 the ratio of one plan to itself may be taken to lie, as a fraction (0.004 is 0.4 %).
 

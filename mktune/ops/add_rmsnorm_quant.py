@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +11,7 @@ from mktune.device import Device
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
-from mktune.ops.checks import config_violations, placement_violations, reads, trigger_class, writes
+from mktune.ops.checks import field_violations, reads, trigger_class, writes
 from mktune.ops.dimensions import ACTIVATION_AMAX, GROUP, HIDDEN, RMS_EPS
 from mktune.ops.numerics import quantise, rms_norm, store_scales, to_bf16
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, DIRECT
@@ -50,13 +51,14 @@ class AddRmsnormQuant(Op):
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
 
+    def kind(self, plan: OpPlan) -> Hashable:
+        return ()
+
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         return _facts(kernels[0].gdc, kernels[0].trigger)
 
-    def violations(
-        self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
-    ) -> list[Violation]:
-        return config_violations(self, plan, device.arch) or placement_violations(self, plan, kernels)
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        return field_violations(self, plan, device.arch)
 
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         return ()

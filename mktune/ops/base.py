@@ -8,7 +8,7 @@ Kernels are named by a suffix ("", "p", "f") that lowering puts behind the call'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -105,11 +105,48 @@ class Op(ABC):
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         """Every access, wait and trigger of those kernels (names are suffixes, buffers are ports)."""
 
+    def kind(self, plan: OpPlan) -> Hashable:
+        """What of a config decides its kernels, their facts and where they can wait and trigger.
+
+        Configs of one kind are judged alike, but for `config_violations` and `l2_limit`.
+        """
+        return plan
+
+    def l2_limit(self, plan: OpPlan) -> int:
+        """Weight bytes of one CTA that its first kernel may ask into L2 before the wait."""
+        return 0
+
     @abstractmethod
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        """Configs that do not exist, do not divide the problem or do not fit the device; `where` is left empty."""
+
+    def launch_violations(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> list[Violation]:
+        """Waits, triggers and L2 prefetch that a kernel of a config that exists does not know."""
+        suffixes = self.kernels(plan)
+        if len(suffixes) != len(kernels):
+            message = f"{self.title} has {len(suffixes)} kernels here, the plan places {len(kernels)}"
+            return [Violation("kernels", "", message)]
+        placed = zip(suffixes, kernels, strict=True)
+        return [violation for suffix, kernel in placed for violation in self._launch(plan, suffix, kernel)]
+
+    def _launch(self, plan: OpPlan, suffix: str, kernel: KernelPlan) -> Iterator[Violation]:
+        name = f"kernel {suffix!r}" if suffix else "its kernel"
+        gdc, trigger = self.gdc_values(plan, suffix), self.trigger_values(plan, suffix)
+        if kernel.gdc not in gdc:
+            yield Violation("gdc", "", f"{name} cannot wait at {kernel.gdc}; it knows {', '.join(gdc)}")
+        if kernel.trigger not in trigger:
+            yield Violation("trigger", "", f"{name} cannot trigger at {kernel.trigger}; it knows {', '.join(trigger)}")
+        asked = kernel.l2_prefetch_bytes
+        if asked and kernel.gdc != "prefetch":
+            yield Violation("l2_prefetch", "", f"{name} prefetches into L2 only with gdc = prefetch")
+        elif asked and asked > (limit := self.l2_limit(plan)):
+            yield Violation("l2_prefetch", "", f"{asked} bytes asked, the ring leaves {limit} of a CTA's weights")
+
     def violations(
         self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
     ) -> list[Violation]:
-        """Configs that do not exist, do not divide the problem or do not fit the device; `where` is left empty."""
+        """What is wrong with a config, or, if nothing is, with how its kernels are launched."""
+        return self.config_violations(plan, shape, device) or self.launch_violations(plan, kernels)
 
     @abstractmethod
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:

@@ -1,4 +1,4 @@
-"""Checks that every op shares: does a config exist, can kernels wait and trigger there, does it fit the device."""
+"""Checks that ops share: do the fields of a config exist, does it fit the device, what does a trigger mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from mktune.access import Access
 from mktune.device import Device
 from mktune.ops.base import Op, Violation
-from mktune.plan import ConfigValue, KernelPlan, OpPlan
+from mktune.plan import ConfigValue, OpPlan
 
 BARRIER_BYTES = 1024
 """Shared memory of mbarriers and of aligning the ring to a swizzle atom."""
@@ -40,13 +40,22 @@ def _choices(op: Op, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]
     return op.choices(arch)
 
 
-def config_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] = ()) -> list[Violation]:
+@cache
+def _pairs(op: Op, arch: str, impl: str) -> frozenset[tuple[str, ConfigValue]]:
+    """Every field with each of its values."""
+    return frozenset((name, value) for name, values in _choices(op, arch)[impl].items() for value in values)
+
+
+def field_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] = ()) -> list[Violation]:
     """An implementation, field or value that `choices` does not have, or a field (not `optional`) that is missing."""
     known = _choices(op, arch)
     if plan.impl not in known:
         return [Violation("impl", "", f"{op.title} has no impl {plan.impl!r} on {arch}; known: {', '.join(known)}")]
     fields = known[plan.impl]
     given = dict(plan.config)
+    types = set(map(type, given.values()))  # True and 1.0 equal 1, and are no value of a field
+    if len(given) == len(fields) and types <= {int, str} and _pairs(op, arch, plan.impl).issuperset(given.items()):
+        return []
     found = [
         Violation("config", "", f"{op.title} has no field {name!r}; known: {', '.join(fields)}")
         for name in given
@@ -59,31 +68,6 @@ def config_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str]
         elif type(given[name]) is not type(values[0]) or given[name] not in values:
             listed = ", ".join(map(str, values))
             found.append(Violation("config", "", f"{name} = {given[name]!r}; allowed: {listed}"))
-    return found
-
-
-def placement_violations(op: Op, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> list[Violation]:
-    """Waits and triggers that a kernel does not know, and L2 prefetch where nothing runs before the wait."""
-    suffixes = op.kernels(plan)
-    if len(suffixes) != len(kernels):
-        return [
-            Violation("kernels", "", f"{op.title} has {len(suffixes)} kernels here, the plan places {len(kernels)}")
-        ]
-    found = []
-    for suffix, kernel in zip(suffixes, kernels, strict=True):
-        gdc, trigger = op.gdc_values(plan, suffix), op.trigger_values(plan, suffix)
-        early = kernel.l2_prefetch_bytes and kernel.gdc != "prefetch"
-        if kernel.gdc in gdc and kernel.trigger in trigger and not early:
-            continue
-        name = f"kernel {suffix!r}" if suffix else "its kernel"
-        if kernel.gdc not in gdc:
-            found.append(Violation("gdc", "", f"{name} cannot wait at {kernel.gdc}; it knows {', '.join(gdc)}"))
-        if kernel.trigger not in trigger:
-            found.append(
-                Violation("trigger", "", f"{name} cannot trigger at {kernel.trigger}; it knows {', '.join(trigger)}")
-            )
-        if early:
-            found.append(Violation("l2_prefetch", "", f"{name} prefetches into L2 only with gdc = prefetch"))
     return found
 
 

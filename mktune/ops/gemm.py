@@ -13,15 +13,14 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from mktune.access import Access, KernelFacts
 from mktune.device import Device
 from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import (
-    config_violations,
-    placement_violations,
+    field_violations,
     reads,
     smem_violations,
     trigger_class,
@@ -29,7 +28,7 @@ from mktune.ops.checks import (
 )
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
 from mktune.ops.tolerances import DIRECT, THROUGH_GEMM, QuantisedTolerance
-from mktune.plan import Config, ConfigValue, KernelPlan, OpPlan
+from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -104,28 +103,42 @@ class GemmOp(Op):
             return ("",)
         return ("p",) if dict(plan.config)["finalizer"] == "last_arriver" else ("p", "f")
 
-    def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
-        config = dict(plan.config)
-        split = config["split_k"] != 1
-        # The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
-        alone = split and self.problem.finalizer_span <= HEAD_SPAN
-        spans_tiles = self.problem.finalizer_span > int(config["block_n"]) and not alone
-        placement = tuple([(kernel.gdc, kernel.trigger) for kernel in kernels])
-        return _facts(type(self), split, config.get("finalizer", ""), spans_tiles, placement)
+    def kind(self, plan: OpPlan) -> tuple[ConfigValue, bool, bool]:
+        """Who finishes rows; whether there are sums of several CTAs; whether a row's tiles are counted as one.
 
-    def violations(
-        self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
-    ) -> list[Violation]:
-        wrong, beyond_ring = _config_limits(self, plan.impl, plan.config, device)
-        if beyond_ring is None:
-            return list(wrong)
-        found = placement_violations(self, plan, kernels) + list(wrong)
-        if kernels and kernels[0].l2_prefetch_bytes > beyond_ring:
-            asked = kernels[0].l2_prefetch_bytes
+        The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
+        """
+        config = dict(plan.config)
+        split, span = config["split_k"] != 1, self.problem.finalizer_span
+        return config.get("finalizer", ""), split, span > int(config["block_n"]) and not (split and span <= HEAD_SPAN)
+
+    def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
+        finalizer, split, spans_tiles = self.kind(plan)
+        first, *rest = kernels
+        facts = _producer(type(self), finalizer, split, spans_tiles, first.gdc, first.trigger)
+        return facts, *(_finalizer(type(self), split, kernel.gdc, kernel.trigger) for kernel in rest)
+
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        found = field_violations(self, plan, device.arch, optional=("finalizer_threads",))
+        if found:
+            return found
+        config = GemmConfig.of(plan)
+        steps = self.steps(config)
+        found = smem_violations(config.smem_bytes(steps), device)
+        if config.stages > steps:
+            found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
+        if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
+            found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
+        if config.splits_steps and steps < 2:
+            found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
+        if config.splits_steps and config.stages % 2:
             found.append(
-                Violation("l2_prefetch", "", f"{asked} bytes asked, the ring leaves {beyond_ring} of a CTA's weights")
+                Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number")
             )
         return found
+
+    def l2_limit(self, plan: OpPlan) -> int:
+        return self.bytes_beyond_ring(GemmConfig.of(plan))
 
     def steps(self, config: GemmConfig) -> int:
         """Slots that one CTA goes through."""
@@ -206,57 +219,37 @@ class GemmOp(Op):
         return self.judge(inputs, self.finish(y, inputs), outputs, DIRECT)
 
 
-@lru_cache(maxsize=1 << 15)
-def _config_limits(op: GemmOp, impl: str, pairs: Config, device: Device) -> tuple[tuple[Violation, ...], int | None]:
-    """What is wrong with a config wherever its kernels wait and trigger, and the weight bytes of a CTA beyond its ring.
-
-    None for the bytes: the config does not exist, and nothing more can be said of it.
-    """
-    plan = OpPlan(impl, pairs)
-    found = config_violations(op, plan, device.arch, optional=("finalizer_threads",))
-    if found:
-        return tuple(found), None
-    config = GemmConfig.of(plan)
-    steps = op.steps(config)
-    found = smem_violations(config.smem_bytes(steps), device)
-    if config.stages > steps:
-        found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
-    if config.accumulators > MAX_ACCUMULATORS[impl]:
-        found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
-    if config.splits_steps and steps < 2:
-        found.append(Violation("warps", "", "8 warps on block_n = 64 share the steps of K, and there is one"))
-    if config.splits_steps and config.stages % 2:
-        found.append(Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number"))
-    return tuple(found), op.bytes_beyond_ring(config)
-
-
 @cache
-def _facts(
-    op: type[GemmOp], split: bool, finalizer: str, spans_tiles: bool, placement: tuple[tuple[str, str], ...]
-) -> tuple[KernelFacts, ...]:
+def _producer(
+    op: type[GemmOp], finalizer: ConfigValue, split: bool, spans_tiles: bool, gdc: str, trigger: str
+) -> KernelFacts:
     """Facts are few: they depend on nothing else of a config."""
-    gdc, trigger = placement[0]
     # Weights wait unless their loader runs ahead; their scales are read in the prologue.
     loads = reads(op.operands[:1], after_wait=gdc != "prefetch") + reads(op.operands[1:], after_wait=gdc == "entry")
     loads += reads(op.activations, after_wait=True)
-    finish = writes(op.outputs)
-    counters = _updates("tile_counters") if split else ()
     if finalizer == "kernel":
-        sums = "partials" if split else "y"
-        producer = KernelFacts("p", "", loads + writes([sums]), True, trigger_class(trigger))
-        gdc, trigger = placement[1]
-        tables = tuple(port for port in op.constants if port in ROPE_TABLES)
-        norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
-        ahead = reads((*norms, *op.places), after_wait=gdc == "entry")
-        accesses = ahead + reads([sums, *tables], after_wait=True) + finish
-        accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
-        return producer, KernelFacts("f", "", accesses, True, trigger_class(trigger))
-    accesses = loads + reads((*op.constants, *op.arguments), after_wait=True) + finish + counters
+        return KernelFacts("p", "", loads + writes([_sums(split)]), True, trigger_class(trigger))
+    accesses = loads + reads((*op.constants, *op.arguments), after_wait=True) + writes(op.outputs)
     if split:
-        accesses += _updates("partials")
+        accesses += _updates("tile_counters") + _updates("partials")
     if spans_tiles:
         accesses += _updates("y") + _updates("row_counters")
-    return (KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(trigger)),)
+    return KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(trigger))
+
+
+@cache
+def _finalizer(op: type[GemmOp], split: bool, gdc: str, trigger: str) -> KernelFacts:
+    tables = tuple(port for port in op.constants if port in ROPE_TABLES)
+    norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
+    accesses = reads((*norms, *op.places), after_wait=gdc == "entry")
+    accesses += reads([_sums(split), *tables], after_wait=True) + writes(op.outputs)
+    accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
+    return KernelFacts("f", "", accesses, True, trigger_class(trigger))
+
+
+def _sums(split: bool) -> str:
+    """What a finalizer kernel reads: the partial sums, or the rounded result of one CTA a tile."""
+    return "partials" if split else "y"
 
 
 def _updates(port: str) -> tuple[Access, ...]:

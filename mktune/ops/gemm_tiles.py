@@ -63,7 +63,7 @@ class GemmConfig:
 
     @classmethod
     def of(cls, plan: OpPlan) -> GemmConfig:
-        return cls(**dict(plan.config))  # type: ignore[arg-type]  # fields are checked by `config_violations`
+        return cls(**dict(plan.config))  # type: ignore[arg-type]  # fields are checked by `field_violations`
 
     @property
     def threads(self) -> int:

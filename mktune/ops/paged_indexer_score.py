@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,8 +13,7 @@ from mktune.ops import compare
 from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import (
     BARRIER_BYTES,
-    config_violations,
-    placement_violations,
+    field_violations,
     reads,
     smem_violations,
     trigger_class,
@@ -67,22 +67,21 @@ class PagedIndexerScore(Op):
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
 
+    def kind(self, plan: OpPlan) -> Hashable:
+        return ()
+
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         return _facts(kernels[0].gdc, kernels[0].trigger)
 
-    def violations(
-        self, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
-    ) -> list[Violation]:
-        found = config_violations(self, plan, device.arch)
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        found = field_violations(self, plan, device.arch)
         if found:
             return found
         config = _numbers(plan)
-        found = placement_violations(self, plan, kernels) + smem_violations(_smem_bytes(config), device)
+        found = smem_violations(_smem_bytes(config), device)
         pages = config["kv_split"] // PAGE
         if config["stages"] > max(2, pages):
             found.append(Violation("stages", "", f"{config['stages']} stages, but a CTA has only {pages} pages"))
-        if kernels and kernels[0].l2_prefetch_bytes:
-            found.append(Violation("l2_prefetch", "", "it has no weights to prefetch"))
         return found
 
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:

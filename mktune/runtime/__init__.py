@@ -1,9 +1,11 @@
-"""What an inference engine needs: look a plan up, load it over its own tensors, replay it on its own stream.
+"""What an inference engine needs: look a plan up, load it over its own tensors, run it on its own stream.
 
     book = PlanBook.open()
     found = book.lookup("glm52_attention_prefix", m=16, kv=8192, gpu="NVIDIA H200")
     if found:
         plan = load(found, tensors)
+        plan.replay(stream)  # a graph of the plan
+        plan.launch(stream)  # its kernels, for example into the graph that the engine captures
 
 Looking up imports neither torch nor CUDA and makes no CUDA call, so it may be done while a stream is being captured.
 """

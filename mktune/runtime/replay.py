@@ -1,8 +1,12 @@
-"""A stored plan on the caller's own tensors, replayed on the caller's own stream.
+"""A stored plan on the caller's own tensors, run on the caller's own stream.
 
     plan = load(hit, {"x": x, "residual": residual, …})
     plan.replay(torch.cuda.current_stream())
     plan.tensors["q_lora_q"]
+
+`replay` launches a CUDA graph of the plan. `launch` issues the plan's kernels themselves, on the caller's stream and on
+streams beside it that start and end with it; while the caller captures a graph (`torch.cuda.graph`) they become nodes
+of that graph, with the plan's edges, once for each call.
 
 One layer. Tensors are not copied: the graph reads and writes the memory that was given, so they must live as long as
 the loaded plan; `rebind` changes them without building anything anew. Only what is missing is allocated here:
@@ -21,6 +25,8 @@ from mktune.executors.buffers import Buffers
 from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.executors.discovery import find_device
 from mktune.executors.driver_calls import use_device
+from mktune.executors.issue_order import Stricter
+from mktune.executors.streams import Streams
 from mktune.executors.torch_memory import allocate, dtypes, workspaces
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import TensorSpec
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 
     Tensors = Mapping[str, torch.Tensor]
     CudaDevice: TypeAlias = torch.device | str | int
+    Stream: TypeAlias = int | torch.cuda.Stream
 
 __all__ = ["LoadedPlan", "load"]
 
@@ -65,27 +72,51 @@ class LoadedPlan(Closing):
         use_device(index)
         self._workspaces = workspaces(plan, graph, shape, f"cuda:{index}")
         self._executable = CudaGraph(lowered, kernels, self._buffers())
+        try:
+            self._launches = Streams(lowered, kernels, self._buffers())
+        except BaseException:
+            self._executable.close()
+            raise
 
-    def replay(self, stream: int | torch.cuda.Stream | None = None) -> None:
+    @property
+    def stricter(self) -> tuple[Stricter, ...]:
+        """Edges that `launch` orders more than the plan where no graph is being captured; see `Streams.stricter`."""
+        return self._launches.stricter
+
+    def replay(self, stream: Stream | None = None) -> None:
         """Run once on `stream` (a CUstream address or a torch stream; None: torch's current one). Asynchronous."""
-        import torch
+        self._executable.replay(self._address(stream))
 
-        if stream is None:
-            stream = torch.cuda.current_stream(self._index)
-        self._executable.replay(stream if isinstance(stream, int) else stream.cuda_stream)
+    def launch(self, stream: Stream | None = None) -> None:
+        """As `replay`, by launches instead of a graph of its own; may be captured, any number of times.
+
+        Allocates nothing and waits for nothing. What was captured keeps the tensors that were bound then, and lives as
+        long as this plan does not close. Runs that are not ordered by the caller's streams would share workspaces.
+        """
+        self._launches.replay(self._address(stream))
 
     def rebind(self, tensors: Tensors) -> None:
-        """Use these tensors instead from the next replay on. No replay may be running.
+        """Use these tensors instead from the next replay or launch on. None may be running.
 
         Raises InputError as `load` does; then nothing has changed.
         """
         check_tensors(self._graph, self.shape, tensors, self._index)
         self.tensors.update(tensors)
         self._executable.rebind(self._buffers())
+        self._launches.rebind(self._buffers())
 
     def close(self) -> None:
-        """Free what was built. May be called twice; no replay may be running."""
+        """Free what was built. May be called twice; nothing may be running, captured launches included."""
+        self._launches.close()
         self._executable.close()
+
+    def _address(self, stream: Stream | None) -> int:
+        """The CUstream address of `stream`."""
+        import torch
+
+        if stream is None:
+            stream = torch.cuda.current_stream(self._index)
+        return stream if isinstance(stream, int) else int(stream.cuda_stream)
 
     def _buffers(self) -> Buffers:
         everything = {**self.tensors, **self._workspaces}

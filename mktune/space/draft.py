@@ -52,12 +52,27 @@ class Draft:
             last[stream] = kernel
         return found
 
+    def into(self, kernel: str) -> list[tuple[str, str]]:
+        """(source, kind) of every edge into the kernel, that from the kernel before on its stream too."""
+        edges = [(source, self.kinds[source, kernel]) for source in self.sources(kernel)]
+        if kernel in self.predecessors:
+            edges.append((self.predecessors[kernel], self.chains.get(kernel, "full")))
+        return edges
+
     def starts_early(self, kernel: str) -> bool:
         """Some edge lets the kernel begin before what it depends on has ended: its wait has something to wait for."""
-        kinds = [self.kinds[source, kernel] for source in self.sources(kernel)]
-        if kernel in self.predecessors:
-            kinds.append(self.chains.get(kernel, "full"))
-        return any(kind != "full" for kind in kinds)
+        return any(kind != "full" for _, kind in self.into(kernel))
+
+    def complete_at_start(self, kernel: str) -> set[str]:
+        """Kernels whose results may be read before the wait: those at full edges, and all that these waited for."""
+        found: set[str] = set()
+        behind = [source for source, kind in self.into(kernel) if kind == "full"]
+        while behind:
+            source = behind.pop()
+            if source not in found:
+                found.add(source)
+                behind += [before for before, _ in self.into(source)]
+        return found
 
     def lets_start_early(self, kernel: str) -> bool:
         """Some edge out of the kernel starts at its trigger."""

@@ -66,7 +66,7 @@ class LaunchFields(Dimension):
     """Fields of one kernel's launch: where it waits (`gdc`, `l2_prefetch_bytes`), or where it triggers.
 
     relevant  whether the draft's edges make the choice matter
-    fits      whether the op, as configured, knows these values for this kernel
+    fits      whether the op, as configured, knows these values for this kernel, and the draft's edges allow them
     """
 
     kernel: str

@@ -59,7 +59,7 @@ class SearchSpace:
         self.graph = workload.subgraph(ops)
         self.shape = shape
         self.device = device
-        self._fits: dict[tuple[str, OpPlan, Values], bool] = {}
+        self._early: dict[tuple[str, OpPlan, Values], frozenset[str] | None] = {}
         self._facts: dict[str, Scalar] = {
             "arch": device.arch,
             "m": shape.m,
@@ -232,22 +232,29 @@ class SearchSpace:
 
     def _accepts(self, name: str, fields: Mapping[str, Scalar]) -> bool:
         """The op finds nothing wrong with this config at the shape, on the device."""
-        plan, op = op_plan(fields), self.graph.calls[name].op
-        return not op.violations(plan, tuple(KernelPlan() for _ in op.kernels(plan)), self.shape, self.device)
+        return not self.graph.calls[name].op.config_violations(op_plan(fields), self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
-        """The op finds nothing wrong with these launch values that it does not find with the plain ones."""
-        name = draft.kernels[kernel]
-        plan = op_plan(draft.configs[name])
-        key = (kernel, plan, values)
-        if key not in self._fits:
-            call = self.graph.calls[name]
-            names = call.kernel_names(plan)
-            plain = tuple(KernelPlan() for _ in names)
-            tried = tuple(_kernel_plan(dict(values)) if other == kernel else KernelPlan() for other in names)
-            before = call.op.violations(plan, plain, self.shape, self.device)
-            self._fits[key] = call.op.violations(plan, tried, self.shape, self.device) == before
-        return self._fits[key]
+        """The op, as configured, knows these launch values for this kernel, and what it then reads early is there."""
+        key = kernel, op_plan(draft.configs[draft.kernels[kernel]]), values
+        if key not in self._early:
+            self._early[key] = self._read_early(draft.kernels[kernel], *key)
+        early = self._early[key]
+        if not early:
+            return early is not None
+        writers = {source for source in draft.sources(kernel) if draft.kernels[source] in early}
+        return writers <= draft.complete_at_start(kernel)
+
+    def _read_early(self, name: str, kernel: str, plan: OpPlan, values: Values) -> frozenset[str] | None:
+        """Calls of whose results `kernel`, launched so, reads some before its wait; None: it cannot be launched so."""
+        call = self.graph.calls[name]
+        names = call.kernel_names(plan)
+        launch = tuple(_kernel_plan(dict(values)) if other == kernel else KernelPlan() for other in names)
+        if call.op.launch_violations(plan, launch):
+            return None
+        accesses = call.facts(plan, launch)[names.index(kernel)].accesses
+        early = {access.buffer for access in accesses if not access.after_wait}
+        return frozenset(source for tensor, source in call.sources if tensor in early)
 
     def _plan(self, draft: Draft) -> Plan:
         lowest = min(draft.priorities.values(), default=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from mktune.errors import InputError
+from mktune.errors import InputError, UnknownPlanError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
 from mktune.records import winner_from_dict, winner_to_dict
@@ -90,7 +90,8 @@ def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
 
 
 def find_plan(connection: Connection, prefix: str) -> Plan:
-    """The one stored plan whose id starts with `prefix`. Raises InputError where there is none, or more than one."""
+    """The one stored plan whose id starts with `prefix`. Raises InputError where more than one is,
+    UnknownPlanError where there is none."""
     start = prefix.strip().lower()
     if len(start) < _SHORTEST_PREFIX or not set(start) <= set("0123456789abcdef"):
         raise InputError(f"a plan id is at least {_SHORTEST_PREFIX} hexadecimal digits, not {prefix!r}")
@@ -101,7 +102,7 @@ def find_plan(connection: Connection, prefix: str) -> Plan:
         )
     )
     if not ids:
-        raise InputError(f"no stored plan has an id that starts with {start!r}")
+        raise UnknownPlanError(f"no stored plan has an id that starts with {start!r}")
     if len(ids) > 1:
         raise InputError(
             f"{len(ids)} plans start with {start!r}: {', '.join(name[:16] for name in ids[:5])}; add digits"

@@ -12,6 +12,7 @@ travels along every edge but launch_order like a kernel of its own: one more bit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from mktune.access import Access, KernelFacts
@@ -31,16 +32,14 @@ def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: 
     closed = close(graph, base=next_copy, transitive=not strict)
     copy_before = _known_to_next(graph, closed, chained)
     uses = [(closed.bits[kernel.name], (_USES.get(id(kernel)) or _keep(kernel))[1]) for kernel in graph.kernels]
-    produced = 0
-    for _, use in uses:
-        produced |= use.written
+    produced, conflicts = _conflicts(frozenset([(bit, use.written, use.all) for bit, use in uses]))
     found: list[Violation] = []
     seen = 0
     lost = everyone & ~copy_before
     for kernel, (bit, use), known in zip(graph.kernels, uses, closed.known.values(), strict=True):
-        # Where everyone is known to be complete behind the wait and nothing before it conflicts, there is no race.
-        unknown = seen & ~known[2] or (lost if known[2] & next_copy else everyone)
-        if unknown or use.early_writes or use.early_reads & produced:
+        # Where all that it conflicts with are complete behind the wait, and it conflicts with none before, it is safe.
+        unknown = seen & ~known[2] | (lost if known[2] & next_copy else everyone)
+        if unknown & conflicts[bit] or use.early_writes or use.early_reads & produced:
             of_before = _of_copy_before(known, next_copy, copy_before)
             racing = _racing(use, known, seen, uses), _racing(use, of_before, everyone, uses)
             if racing[0] or racing[1]:
@@ -57,6 +56,19 @@ def _known_to_next(graph: KernelGraph, closed: Closure, chained: tuple[str, ...]
         if name not in sources if chained is None else name in chained:
             mask |= completes
     return mask
+
+
+@lru_cache(maxsize=4096)
+def _conflicts(uses: frozenset[tuple[int, int, int]]) -> tuple[int, dict[int, int]]:
+    """All buffers that are written, and kernel → the kernels (itself too) that use what it writes or write what it
+    uses. Kernels are (bit, buffers written, all buffers): plans differ in many ways, but hardly in this."""
+    produced = 0
+    for _, written, _ in uses:
+        produced |= written
+    return produced, {
+        bit: sum([other for other, wrote, all_used in uses if written & all_used or used & wrote])
+        for bit, written, used in uses
+    }
 
 
 class _Uses(NamedTuple):

@@ -5,7 +5,7 @@ Answers are kept: a search asks about the same configs again and again, in ever 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -20,8 +20,8 @@ from mktune.shape import Shape
 
 _MAX_KEPT = 1 << 15
 
-LaunchKey = tuple[tuple[str, str, int], ...]
-"""Per kernel of a call what its op may judge: gdc, trigger, l2_prefetch_bytes. Placement is none of its business."""
+LaunchKey = tuple[str | bool, ...]
+"""For each kernel of a call what its op may judge: gdc, trigger, any L2 prefetch. Placement is none of its business."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,46 +34,65 @@ class Answer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Configured:
-    """A call under one config: its kernels' names, and an answer for each way of launching them that was asked for."""
+    """A call under one config: its kernels' names, and an answer for each way of launching them that was asked for.
+
+    The answers are those of all configs of its kind; only how much may be asked into L2 is its own. A config that is
+    wrong by itself has no kernels, and one answer.
+    """
 
     names: tuple[str, ...]
-    answers: dict[LaunchKey, Answer] = field(default_factory=dict)
+    l2_limit: int
+    answers: dict[LaunchKey, Answer]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JudgedCall:
-    """One call of the graph with the configs that were asked about."""
+    """One call of the graph with the configs, and kinds of configs, that were asked about."""
 
     name: str
     call: Call
     shape: Shape
     device: Device
     configs: dict[tuple[str, Config], Configured] = field(default_factory=dict)
+    kinds: dict[Hashable, dict[LaunchKey, Answer]] = field(default_factory=dict)
 
     def judge(self, op: OpPlan, kernels: Mapping[str, KernelPlan]) -> tuple[tuple[str, ...], Answer]:
         """The kernels' names under config `op`, and the answer for how `kernels` launches them.
 
-        Raises KeyError, TypeError or ValueError where the config does not even tell its kernels, or they are not all
-        in `kernels`.
+        Raises KeyError where they are not all in `kernels`, TypeError or ValueError where the config cannot be read.
         """
         key = op.impl, op.config  # hashed and compared without a call into Python, unlike `op`
         configured = self.configs.get(key)
         if configured is None:
             if len(self.configs) >= _MAX_KEPT:
                 self.configs.clear()
-            configured = self.configs[key] = Configured(self.call.kernel_names(op))
-        placed = [kernels[name] for name in configured.names]
-        launch = tuple([(kernel.gdc, kernel.trigger, kernel.l2_prefetch_bytes) for kernel in placed])
-        answer = configured.answers.get(launch)
+                self.kinds.clear()
+            configured = self.configs[key] = self._configure(op)
+        answers = configured.answers
+        launch: LaunchKey = ()
+        for name in configured.names:
+            kernel = kernels[name]
+            if kernel.l2_prefetch_bytes > configured.l2_limit:
+                answers = {}  # its own: others of its kind may leave more
+            launch += kernel.gdc, kernel.trigger, kernel.l2_prefetch_bytes > 0
+        answer = answers.get(launch)
         if answer is None:
-            answer = configured.answers[launch] = self._ask(op, tuple(placed))
+            answer = answers[launch] = self._ask(op, tuple([kernels[name] for name in configured.names]))
         return configured.names, answer
 
+    def _configure(self, op: OpPlan) -> Configured:
+        if said := self.call.op.config_violations(op, self.shape, self.device):
+            return Configured((), 0, {(): self._refuse(said)})
+        answers = self.kinds.setdefault(self.call.op.kind(op), {})
+        return Configured(self.call.kernel_names(op), self.call.op.l2_limit(op), answers)
+
     def _ask(self, op: OpPlan, kernels: tuple[KernelPlan, ...]) -> Answer:
-        said = self.call.op.violations(op, kernels, self.shape, self.device)
-        if said:
-            return Answer(tuple([Violation(v.rule, self.name, v.message) for v in said]), ())
+        if said := self.call.op.launch_violations(op, kernels):
+            return self._refuse(said)
         return Answer((), self.call.facts(op, kernels))
+
+    def _refuse(self, said: list[Violation]) -> Answer:
+        return Answer(tuple([Violation(v.rule, self.name, v.message) for v in said]), ())
 
 
 @dataclass(frozen=True, eq=False, slots=True)

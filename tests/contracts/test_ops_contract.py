@@ -104,6 +104,35 @@ def test_facts_cover_every_port(op, device):
 
 
 @each_op
+@each_device
+def test_configs_of_one_kind_are_judged_alike(op, device):
+    """Same kernels, same facts and same complaints for any launch that asks for nothing into L2."""
+    known = {}
+    placed = [KernelPlan(gdc=gdc, trigger=trigger) for gdc, trigger in product((*GDC, "?"), (*TRIGGERS, "?"))]
+    for plan in variants(op, device.arch):
+        if op.config_violations(plan, SHAPES[1], device):
+            continue
+        names = op.kernels(plan)
+        launches = [(kernel,) * len(names) for kernel in placed]
+        facts = [op.facts(plan, kernels) for kernels in placements(op, plan)]
+        judged = names, facts, [op.launch_violations(plan, kernels) for kernels in launches]
+        assert known.setdefault(op.kind(plan), judged) == judged
+        assert any(judged[2])
+
+
+@each_op
+@each_device
+def test_the_l2_limit_is_what_a_kernel_may_ask_for(op, device):
+    for plan in variants(op, device.arch):
+        if op.config_violations(plan, SHAPES[1], device) or "prefetch" not in op.gdc_values(plan, op.kernels(plan)[0]):
+            continue
+        limit, rest = op.l2_limit(plan), (KernelPlan(),) * (len(op.kernels(plan)) - 1)
+        fits, beyond = (KernelPlan(gdc="prefetch", l2_prefetch_bytes=asked) for asked in (limit, limit + 1))
+        assert op.launch_violations(plan, (fits, *rest)) == []
+        assert [violation.rule for violation in op.launch_violations(plan, (beyond, *rest))] == ["l2_prefetch"]
+
+
+@each_op
 def test_a_kernel_that_waits_at_entry_does_nothing_before(op):
     plan = op.default("sm_90a")
     for kernel in op.facts(plan, (KernelPlan(),) * len(op.kernels(plan))):

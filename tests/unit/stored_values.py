@@ -8,7 +8,7 @@ from mktune.device import Device
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 from mktune.store import Store, Study
-from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Trial, Winner
+from mktune.trial import Fingerprint, Loss, Measurement, Outcome, Policy, Status, Trial, Winner
 
 WORKLOAD = "glm52_attention_prefix"
 H200 = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12, "GPU-1", "580.95", "13.0")
@@ -92,6 +92,7 @@ def make_winner(
         kept_baseline=False,
         builtins=(("branches+pdl", 11.0), ("serial", 12.5)),
         validated="" if backend == "sim" else "300 replays, 3 delays",
+        attribution=(("pdl", Loss(11.5, 1.5, 1.4, 1.6)), ("tiles", Loss(10.2, 0.2, -0.1, 0.3, "with waits of B0"))),
     )
     return replace(winner, **changes)
 

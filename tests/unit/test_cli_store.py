@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from stored_values import make_winner
 
+from mktune import resources
 from mktune.backends.models import KNOWN
 from mktune.graph.builtin import MODES, make_plan
 from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.store import Store
+from mktune.store.export import write_bundle
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Trial, Winner
 
 WORKLOAD = workload("glm52_attention_prefix")
@@ -95,8 +98,8 @@ def test_piped_leaderboard_is_never_cut(
 @pytest.mark.parametrize(
     ("extra", "kept", "why"),
     [
-        ({"ties": "serial, configs of abc, abc", "won as": "attribution"}, False, "inside the tie band of the fastest"),
-        ({"ties": "serial, configs of abc", "won as": "attribution"}, False, "it was the fastest that passed"),
+        ({"ties": "serial, configs of abc, abc", "won as": "structure"}, False, "inside the tie band of the fastest"),
+        ({"ties": "serial, configs of abc", "won as": "structure"}, False, "it was the fastest that passed"),
         ({}, True, "nothing beat this built-in beyond noise"),
     ],
 )
@@ -212,6 +215,25 @@ def test_show_refuses_what_makes_a_builtin_for_a_stored_plan(
     assert more[0] in err
     assert "only make a built-in plan" in err
     run(capsys, "show", "serial", *more)
+
+
+def test_an_id_may_be_that_of_a_shipped_plan(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = make_winner()
+    write_bundle(tmp_path / "plans" / "nvidia-h200" / "w.json", [shipped])
+    monkeypatch.setattr(resources, "bundled_plans", lambda: tmp_path / "plans")
+    plan_id = shipped.plan.plan_id
+    for where in (url, str(tmp_path / "none.db")):
+        out, _ = run(capsys, "show", plan_id[:8], "--store", where)
+        assert f"plan {plan_id}" in out
+        assert "shipped with mktune" in out
+        assert "where the gain comes from" in out
+        _, err = run(capsys, "show", "0" * 12, "--store", where, code=2 if where == url else 5)
+        assert err.count("\n") == 1
+    asked = ("--m", "16", "--kv", "8192", "--backend", "sim", "--store", url, "--json")
+    out, _ = run(capsys, "ablate", shipped.plan.workload, "--plan", plan_id[:8], *asked)
+    assert parse(out)["plan_id"] == plan_id
 
 
 def test_show_reads_a_plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

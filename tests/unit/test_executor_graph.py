@@ -4,7 +4,7 @@ import pytest
 
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
-from mktune.executors import cuda_graph
+from mktune.executors import cuda_graph, functions
 from mktune.executors.buffers import Buffers, Poison, Span, merge
 from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.launch import BufferArg, CompiledKernel, KernelSpec, Launch, ScalarArg
@@ -74,7 +74,8 @@ class FakeDriver:
 @pytest.fixture
 def gpu(monkeypatch):
     fake = FakeDriver()
-    monkeypatch.setattr(cuda_graph, "call", fake)
+    for module in (cuda_graph, functions):
+        monkeypatch.setattr(module, "call", fake)
     return fake
 
 

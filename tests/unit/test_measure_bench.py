@@ -11,6 +11,7 @@ from mktune.errors import CandidateError, InputError, MktuneError, NothingFoundE
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
 from mktune.measure import cuda_bench
+from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
 from mktune.plan import OpPlan, Plan
 from mktune.records import winner_from_dict, winner_to_dict
@@ -167,7 +168,34 @@ def test_structures_with_the_finalists_configs_are_measured_beside_it(bench):
     bench._worker.spans = {**dict.fromkeys(own, 10.0), BUILTINS["serial"].plan_id: 20.0}
     row = bench.promote([fast], BUILTINS)
     assert row.plan == tuned(8, "serial")  # the same span without a programmatic edge
-    assert dict(row.extra)["won as"] == "attribution"
+    assert dict(row.extra)["won as"] == "structure"
+
+
+def test_a_winner_says_what_it_loses_without_each_group_of_its_choices(bench):
+    fast = tuned(4)
+    late = put_back(fast, DEVICE)["pdl"].plan
+    bench._worker.spans = {fast.plan_id: 10.0, tuned(4, "serial").plan_id: 14.0, late.plan_id: 13.0}
+    row = bench.promote([fast], BUILTINS)
+    losses = dict(row.attribution)
+    assert set(losses) == set(GROUPS)
+    assert losses["pdl"].loss_us == pytest.approx(3.0, rel=0.02)
+    assert losses["pdl"].low_us < losses["pdl"].loss_us < losses["pdl"].high_us
+    assert losses["tiles"].span_us == pytest.approx(30.0, rel=0.01)  # serial+pdl with default configs
+    assert (losses["branches"].loss_us, losses["branches"].note) == (0.0, "as in the default")
+    requests = [do for do, _, process in bench._worker.asked if process == PROCESSES]  # those of the last process
+    assert requests.count("rounds") == 2  # once to decide, once for what the winner loses, after it was validated
+    assert requests.index("validate") < len(requests) - 1 - requests[::-1].index("rounds")
+
+
+def test_a_group_that_cannot_be_measured_costs_no_winner(bench):
+    fast = tuned(4)
+    bench._worker.spans = {fast.plan_id: 10.0, tuned(4, "serial").plan_id: 14.0}
+    late = put_back(fast, DEVICE)["pdl"].plan
+    bench._worker.faults["verify", late.plan_id] = CandidateError("hang", "no answer")
+    row = bench.promote([fast], BUILTINS)
+    assert row.plan == fast
+    assert set(dict(row.attribution)) == set(GROUPS) - {"pdl"}
+    assert dict(row.extra)["attribution of pdl"] == "hang: no answer"
 
 
 def test_a_refuted_winner_gives_way_to_the_next(bench):

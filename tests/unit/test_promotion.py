@@ -104,7 +104,7 @@ def test_edges_that_do_nothing_lose_to_the_built_in_structure_with_the_same_conf
     finalist = candidate(1)
     own = {f"{mode}, own configs": candidate(1, mode) for mode in BUILTINS}
     found = arms([finalist], BUILTINS, own)
-    assert [arm.role for arm in found].count("attribution") == 3  # the fourth is the finalist itself
+    assert [arm.role for arm in found].count("structure") == 3  # the fourth is the finalist itself
     near = {arm.name: 30.0 for arm in found if arm.role != "builtin" and arm.role != "noise"}
     decision = decide(found, measured(found, spans_of(found, near, SLOW), 0.002, 7))
     assert decision.ranked[0].name == "serial, own configs"

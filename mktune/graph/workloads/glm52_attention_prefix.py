@@ -68,6 +68,7 @@ WORKLOAD = Workload(
     graph=_build(),
     branches=(("A0", "B0", "D0", "D2"), ("C0",), ("B1",), ("D1", "E1")),
     title="GLM-5.2-FP8 decode attention prefix with indexer: Add+RMSNorm+Quant to the paged indexer score",
+    growth=("A0", "C0", "B1", "B0", "D0", "D1", "D2", "E1"),
 )
 
 
