@@ -9,8 +9,9 @@ beside others.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
-from mktune.graph.builtin import MODES
+from mktune.graph.builtin import MODES, make_plan
 from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
 from mktune.search.samplers.local import LocalSampler
@@ -36,17 +37,19 @@ class StagedSampler(LocalSampler):
     def __init__(self, space: SearchSpace, seed: int) -> None:
         super().__init__(space, seed)
         self._alone: dict[str, list[tuple[float, Choices]]] = defaultdict(list)
-        self._starts: list[Choices] = []
-        self._told = self._changes = 0
+        self._starts: list[Choices] | None = None
+        self._changes = 0
 
     def know_op(self, op: str, choices: Choices, span_us: float) -> None:
         self._alone[op] = sorted([*self._alone[op], (span_us, choices)], key=lambda pair: pair[0])
 
     def ask(self) -> tuple[Choices, Plan]:
-        if self._starts:
-            return self._changed(self._starts.pop(0), ())
         if not self._alone:
             return super().ask()  # nothing was measured alone
+        if self._starts is None:
+            self._starts = list(self._structures())
+        if self._starts:
+            return self._changed(self._starts.pop(0), ())
         if not self._elite or self.draw.random() < JUMPS:
             return at_random(self.space, self.draw)
         self._changes += 1
@@ -58,13 +61,15 @@ class StagedSampler(LocalSampler):
             return self._changed({**base, **self._ranked()}, ())
         return self._changed(base, self._some(base, STEPS))
 
-    def tell(self, choices: Choices, span_us: float | None) -> None:
-        super().tell(choices, span_us)
-        self._told += 1
-        if self._told <= len(MODES):  # the built-in plans come first: their structures with the best configs
-            best = {name: label for known in self._alone.values() for name, label in known[0][1].items()}
-            if any(choices.get(name) != label for name, label in best.items()):
-                self._starts.append({**choices, **best})
+    def _structures(self) -> Iterator[Choices]:
+        """The built-in plans with every op's best config, as far as the space has them."""
+        space = self.space
+        best = {op: space.configs_of(op).to_plan(known[0][1]).op[op] for op, known in self._alone.items()}
+        for mode in MODES:
+            plan = make_plan(space.workload, tuple(space.graph.calls), space.shape, space.device.arch, mode, best)
+            choices = space.to_choices(plan)
+            if choices is not None:
+                yield choices
 
     def _ranked(self) -> Choices:
         """One op's config out of its best."""
