@@ -27,7 +27,7 @@ from mktune.closing import Closing
 from mktune.executors.arguments import PackedArgs, pack
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.cuda_graph import NodeName, edge_data
-from mktune.executors.driver_calls import call
+from mktune.executors.driver_calls import call, issue
 from mktune.executors.functions import Functions, Kernels
 from mktune.executors.issue_order import CALLERS_LANE, Step, Stricter, issue_order
 from mktune.executors.launch_config import launch_config, programmatic_event, serialization
@@ -91,8 +91,7 @@ class Streams(Closing):
             return
         if stream != self._stream:
             self._prepare(stream)
-        for name, arguments in self._calls:
-            call(name, *arguments)
+        issue(self._calls)
 
     def capture(self, stream: int) -> dict[NodeName, Any]:
         """As `replay` on a stream that is being captured; the nodes that were made, by layer and kernel."""

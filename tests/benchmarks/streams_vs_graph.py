@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.streams_vs_graph [--m 16] [--kv 8192] [--rounds N] [--plan FILE] [--json FILE]
 
-All layers, cold weights, as every span is taken; the ways of one plan are measured in the same rounds (A B C … C B A).
-"captured / graph" is the paired ratio with its interval. "live" is what the GPU takes when the host is ahead: launches
+All layers, cold weights, as every span is taken. "captured / graph" is the paired ratio of spans of the same rounds
+(A B B A, B A A B) with its interval. "live" is what the GPU takes when the host is ahead: launches
 are enqueued behind a blocking kernel. "host" is what the host takes to issue one layer, per layer; where it is longer,
 live launches run at its pace. Needs a GPU and torch.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -75,9 +74,10 @@ def measured(name: str, plan: Plan, memory: Memory, device: Device, timer: Graph
     graph, live = CudaGraph(lowered, kernels, buffers), Streams(lowered, kernels, buffers)
     captured = CapturedStreams(lowered, kernels, buffers)
     timer.settle(graph)
-    samples = palindromes((graph, captured, live), timer, rounds)
-    ratio = paired_ratio(samples[1], samples[0])
-    spans = [median(each) for each in samples]
+    both = palindromes(graph, captured, timer, rounds)
+    ratio = paired_ratio(both[1], both[0])
+    alone = [span for _ in range(rounds) for span in timer.sample([live, live])]
+    spans = [median(each) for each in (*both, alone[2:])]
     host = issue_us(live, timer, memory.layers)
     for built in (graph, captured, live):
         built.close()
@@ -85,13 +85,13 @@ def measured(name: str, plan: Plan, memory: Memory, device: Device, timer: Graph
     return Row(name, spans[0], spans[1], ratio.median, ratio.low, ratio.high, spans[2], host, len(live.stricter))
 
 
-def palindromes(ways: Sequence[Replayable], timer: GraphTimer, rounds: int) -> list[list[float]]:
-    """Two spans a round of each of `ways`; the first two rounds are warm-up."""
-    order = [*range(len(ways)), *reversed(range(len(ways)))]
-    samples: list[list[float]] = [[] for _ in ways]
+def palindromes(first: Replayable, second: Replayable, timer: GraphTimer, rounds: int) -> tuple[list[float], ...]:
+    """Two spans a round of each, A B B A and B A A B in turn; the first two rounds are warm-up."""
+    samples: tuple[list[float], ...] = ([], [])
     for turn in range(rounds + 2):
-        for way, span in zip(order, timer.sample([ways[way] for way in order]), strict=True):
-            samples[way] += [span] if turn > 1 else []
+        order = (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1)
+        for way, span in zip(order, timer.sample([(first, second)[way] for way in order]), strict=True):
+            samples[way].extend([span] if turn > 1 else [])
     return samples
 
 

@@ -13,7 +13,8 @@ from mktune.jit.build import build
 from mktune.measure.memory import addresses, make_memory
 from mktune.validity.hazards import hazards
 from tests.oracle.plans import SHAPE
-from tests.oracle.prefix_mutants import GRAPH, UNSAFE, base_plan, own_buffer, safe_graph, unsafe_graph
+from tests.oracle.prefix_mutants import GRAPH, UNSAFE, base_plan, safe_graph, unsafe_graph
+from tests.oracle.unsafe import own_buffer
 
 pytestmark = pytest.mark.gpu
 
@@ -43,7 +44,7 @@ def results(base, graph, device):
     held, plan = memory(), base_plan(base, device.arch)
     spaces = workspaces(plan, GRAPH, SHAPE, "cuda:0")
     counting = counters(plan, GRAPH, SHAPE)
-    own = {own_buffer(name, copy): value for copy in (0, 1) for name, value in held.bound[copy].items()}
+    own = {own_buffer(GRAPH, name, copy): value for copy in (0, 1) for name, value in held.bound[copy].items()}
     buffers = Buffers((addresses({**held.args, **held.results, **spaces, **own}),))
     built = CudaGraph(graph, compiled(base, device.arch), buffers)
     left = []

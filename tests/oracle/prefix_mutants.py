@@ -1,8 +1,6 @@
 """Twenty unsafe graphs of A0 → B0 that an H200 can be made to show: which edges they have and which kernel is slow.
 
-One graph holds one or two copies of the layer. Copies share every intermediate, output and workspace, as layers of a
-model do, and have weights and caches of their own; so the results that the graph leaves are those of its last copy.
-A slow kernel sleeps between its trigger and its first result (MKTUNE_DELAY_NS), for longer than everything else takes:
+One graph holds one or two copies of the layer; how they and the slow kernel are made is in `unsafe`:
 
 - an edge is missing inside the only copy: the consumer reads poison while its producer sleeps
 - the second copy is chained behind too little: the first one's late results lie over those of the second
@@ -10,17 +8,16 @@ A slow kernel sleeps between its trigger and its first result (MKTUNE_DELAY_NS),
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from mktune.device import Device
 from mktune.graph.builtin import make_plan
-from mktune.launch import Arg, Launch, ScalarArg
-from mktune.lowering.closure import repeat
 from mktune.lowering.graph import lower
-from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph
 from mktune.plan import OpPlan, Plan
 from tests.oracle.plans import SHAPE, WORKLOAD
+from tests.oracle.unsafe import copies_of, with_edges
 
 OPS = ("A0", "B0")
 GRAPH = WORKLOAD.subgraph(OPS)
@@ -87,38 +84,10 @@ def base_plan(base: str, arch: str) -> Plan:
 def safe_graph(base: str, copies: int, device: Device, slow: str = "", launches: bool = False) -> KernelGraph:
     """The base plan's own graph, its copies chained as they should be, with `slow` asleep before its results."""
     lowered = lower(base_plan(base, device.arch), GRAPH, SHAPE, device, launches=launches)
-    made = [
-        (f"{name}@{copy}", _launch(launch, copy, f"{name}@{copy}" == slow))
-        for copy in range(copies)
-        for name, launch in lowered.launches
-    ]
-    return replace(repeat(lowered, copies), launches=tuple(made))
+    return copies_of(lowered, GRAPH, copies, slow, DELAY_NS)
 
 
 def unsafe_graph(mutant: Unsafe, device: Device, launches: bool = False) -> KernelGraph:
     """The mutant. Raises ValueError where an edge that it drops is not there."""
     graph = safe_graph(mutant.base, mutant.copies, device, mutant.slow, launches)
-    kept = [edge for edge in graph.edges if f"{edge.source}->{edge.target}" not in mutant.dropped]
-    if len(kept) + len(mutant.dropped) != len(graph.edges):
-        raise ValueError(f"{mutant.name}: no such edge")
-    return replace(graph, edges=(*kept, *map(_edge, mutant.added)))
-
-
-def own_buffer(name: str, copy: int) -> str:
-    """The name of a weight or cache of one copy: "W_a@1"; of other buffers, which copies share, their own."""
-    return f"{name}@{copy}" if name in GRAPH.tensors and GRAPH.tensors[name].kind in ("weight", "cache") else name
-
-
-def _launch(launch: Launch, copy: int, slow: bool) -> Launch:
-    def rename(arg: Arg) -> Arg:
-        return arg if isinstance(arg, ScalarArg) else replace(arg, buffer=own_buffer(arg.buffer, copy))
-
-    defines = (("MKTUNE_DELAY_NS", str(DELAY_NS)),) if slow else ()
-    kernel = replace(launch.kernel, defines=(*launch.kernel.defines, *defines))
-    return replace(launch, kernel=kernel, args=tuple(rename(arg) for arg in launch.args))
-
-
-def _edge(text: str) -> Edge:
-    ends, _, kind = text.partition(" ")
-    source, _, target = ends.partition("->")
-    return Edge(source, target, kind, data=False)
+    return with_edges(graph, mutant.dropped, mutant.added)

@@ -6,7 +6,7 @@ import pytest
 
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
-from mktune.executors import captured, cuda_graph, functions, streams
+from mktune.executors import captured, cuda_graph, driver_calls, functions, streams
 from mktune.executors.buffers import Buffers, Poison, Span
 from mktune.executors.captured import CapturedStreams
 from mktune.executors.cuda_graph import CudaGraph
@@ -150,6 +150,7 @@ def gpu(monkeypatch):
     fake = FakeDriver()
     for module in (captured, cuda_graph, functions, streams):
         monkeypatch.setattr(module, "call", fake)
+    monkeypatch.setattr(streams, "issue", lambda calls: [fake(name, *arguments) for name, arguments in calls])
     return fake
 
 
@@ -403,10 +404,22 @@ def test_closing_frees_once(gpu):
     assert gpu.alive == []
 
 
-def test_a_launch_that_fails_is_a_launch_error():
-    from mktune.executors.driver_calls import failure_of
+def test_a_launch_that_fails_ends_the_replay_as_a_launch_error(monkeypatch):
+    done = []
 
-    assert failure_of("cuLaunchKernelEx", "CUDA_ERROR_INVALID_VALUE").status == Status.LAUNCH_ERROR
+    class Bindings:
+        def cuEventRecord(self, event):
+            done.append(event)
+            return (driver.CUresult.CUDA_SUCCESS,)
+
+        def cuLaunchKernelEx(self):
+            return (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)
+
+    monkeypatch.setattr(driver_calls, "driver", Bindings)
+    with pytest.raises(CandidateError, match="cuLaunchKernelEx: invalid value") as caught:
+        driver_calls.issue([("cuEventRecord", (1,)), ("cuLaunchKernelEx", ()), ("cuEventRecord", (2,))])
+    assert caught.value.status == Status.LAUNCH_ERROR
+    assert done == [1]
 
 
 def test_a_plan_is_run_by_the_executor_it_names():

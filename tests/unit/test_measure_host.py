@@ -1,0 +1,79 @@
+"""The worker's host brings one problem after the other into memory, and never holds two."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mktune.backends.models import KNOWN  # noqa: E402
+from mktune.errors import InputError  # noqa: E402
+from mktune.graph.workload import workload  # noqa: E402
+from mktune.measure import host as module  # noqa: E402
+from mktune.measure.host import CudaHost  # noqa: E402
+from mktune.measure.memory import make_memory  # noqa: E402
+from mktune.shape import Shape  # noqa: E402
+
+LAYERS = {("A0",): 3, ("C0",): 2, ("A0", "C0"): 2}
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> CudaHost:
+    """A host whose device is the CPU, and few layers."""
+    monkeypatch.setattr(module, "layers_for", lambda graph, shape, device: LAYERS[tuple(graph.calls)])
+    made = CudaHost.__new__(CudaHost)
+    made._device, made._workload, made._shape = KNOWN["h200"], workload("glm52_attention_prefix"), Shape(1, 4, 64)
+    made._seed, made._place, made._held = 5, "cpu", None
+    made._timer = SimpleNamespace(layers=0)  # type: ignore[assignment]
+    return made
+
+
+def test_the_problem_before_is_freed_before_the_next_is_made(host: CudaHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host._do_open(["A0"])
+    assert (list(host._opened.graph.calls), host._timer.layers, host._opened.memory.layers) == (["A0"], 3, 3)
+    before = weakref.ref(host._opened.memory)
+    alive: list[Any] = []
+    monkeypatch.setattr(module, "make_memory", lambda *args: alive.append(before()) or make_memory(*args))
+    host._do_open(["C0"])
+    assert alive == [None]
+    assert (list(host._opened.graph.calls), host._timer.layers) == (["C0"], 2)
+
+
+def test_the_same_ops_in_any_order_are_the_same_problem_with_what_it_knows(host: CudaHost) -> None:
+    host._do_open(["A0", "C0"])
+    opened = host._opened
+    host._do_open(["C0", "A0"])
+    assert host._opened is opened
+
+
+def test_a_problem_that_comes_back_has_the_same_inputs(host: CudaHost) -> None:
+    host._do_open(["A0"])
+    first = {name: tensor.clone() for name, tensor in host._opened.memory.args.items()}
+    host._do_open(["C0"])
+    host._do_open(["A0"])
+    assert all(torch.equal(tensor, first[name]) for name, tensor in host._opened.memory.args.items())
+
+
+def test_a_problem_that_does_not_fit_leaves_none_and_the_next_is_opened(
+    host: CudaHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host._do_open(["A0"])
+
+    def full(*args: object) -> None:
+        raise MemoryError("too large")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "make_memory", full)
+        with pytest.raises(MemoryError):
+            host._do_open(["C0"])
+    with pytest.raises(AssertionError, match="no problem was opened"):
+        _ = host._opened
+    host._do_open(["A0"])
+    assert list(host._opened.graph.calls) == ["A0"]
+    with pytest.raises(InputError, match="unknown op"):
+        host._do_open(["Z9"])
+    assert list(host._opened.graph.calls) == ["A0"]
