@@ -1,6 +1,7 @@
 """What is replayed to verify and to validate a plan, and which replays refute it. The graph's launches are scripted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -40,11 +41,12 @@ def right(copies):
 @pytest.fixture
 def replayed(copies, right, monkeypatch):
     """Graphs replay right results, after which `spoil(checked, number of the replay)` may change them."""
-    state = {"count": 0, "graphs": []}
+    state = {"count": 0, "graphs": [], "made": []}
 
     class Graph:
         def __init__(self, lowered, kernels, buffers, poison):
             state["graphs"].append(lowered)
+            state["made"].append(type(self).__name__)
 
         def close(self):
             pass
@@ -56,7 +58,9 @@ def replayed(copies, right, monkeypatch):
         state["spoil"](checked, state["count"])
         state["count"] += 1
 
-    monkeypatch.setattr(correctness, "CudaGraph", Graph)
+    monkeypatch.setitem(correctness.EXECUTABLES, "cuda_graph", Graph)
+    monkeypatch.setitem(correctness.EXECUTABLES, "streams", type("Captured", (Graph,), {}))
+    monkeypatch.setattr(correctness, "Streams", type("Live", (Graph,), {}))
     monkeypatch.setattr(Checked, "replay", replay)
     state["spoil"] = lambda checked, number: None
     return state
@@ -73,6 +77,21 @@ def poison_in(replay: int, tensor: str = "q_lora_q") -> Callable[[Checked, int],
 def test_a_right_plan_is_replayed_as_often_as_asked(copies, replayed):
     verify(PLAN, LOWERED, {}, copies, replays=3)
     assert replayed["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("executor", "made"), [("cuda_graph", ["Graph"]), ("streams", ["Captured", "Live"])], ids=["graph", "streams"]
+)
+def test_a_plan_is_verified_in_every_way_that_its_executor_runs_it(copies, replayed, executor, made):
+    plan = replace(PLAN, executor=executor)
+    verify(plan, LOWERED, {}, copies, replays=3)
+    assert (replayed["made"], replayed["count"]) == (made, 3 * len(made))
+
+
+def test_live_launches_alone_can_refute_a_plan_for_streams(copies, replayed):
+    replayed["spoil"] = poison_in(4)  # the first three are captured
+    with pytest.raises(CandidateError, match="in replay 1: layer 1: B0: q_lora_q"):
+        verify(replace(PLAN, executor="streams"), LOWERED, {}, copies, replays=3)
 
 
 @pytest.mark.parametrize(("replay", "says"), [(0, "layer 1: B0: q_lora_q"), (2, "in replay 2: layer 1: B0: q_lora_q")])
