@@ -65,12 +65,11 @@ class Streams(Closing):
         self._launches = dict(graph.launches)
         self._poison = poison or Poison()
         self._lanes: list[Any] = []
-        self._events: dict[str, _Events] = {}
-        self._fork: Any = None
+        self._created: list[Any] = []
         self._stream: int | None = None
         self._functions = Functions(self._launches, kernels)
         try:
-            self._make_streams()
+            self._make_streams_and_events()
             self._captured = {step.kernel: self._config(step, []) for step in self.order.steps}
             self._live = {step.kernel: self._config(step, self._early(step)) for step in self.order.steps}
             self._inward = self._dependencies()
@@ -114,21 +113,28 @@ class Streams(Closing):
 
     def close(self) -> None:
         """Free streams, events and modules. May be called twice; nothing may be running."""
-        for event in (self._fork, *(event for both in self._events.values() for event in (both.signal, both.end))):
-            if event is not None:
-                call("cuEventDestroy", event)
+        for event in self._created:
+            call("cuEventDestroy", event)
         for lane in self._lanes:
             call("cuStreamDestroy", lane)
-        self._fork = None
-        self._events.clear()
+        self._created.clear()
         self._lanes.clear()
         self._functions.close()
 
-    def _make_streams(self) -> None:
-        self._lanes += [call("cuStreamCreate", _NON_BLOCKING) for _ in range(self.order.lanes - 1)]
-        self._fork = _event(self.order.forks)
-        for step in self.order.steps:
-            self._events[step.kernel] = _Events(_event(bool(step.signals)), _event(step.records))
+    def _make_streams_and_events(self) -> None:
+        for _ in range(self.order.lanes - 1):
+            self._lanes.append(call("cuStreamCreate", _NON_BLOCKING))
+        self._fork = self._event(self.order.forks)
+        self._events = {
+            step.kernel: _Events(self._event(bool(step.signals)), self._event(step.records))
+            for step in self.order.steps
+        }
+
+    def _event(self, wanted: bool) -> Any:
+        if not wanted:
+            return None
+        self._created.append(call("cuEventCreate", _WITHOUT_TIMING))
+        return self._created[-1]
 
     def _config(self, step: Step, early: list[Any]) -> Any:
         """How a kernel is launched, but for the stream where that is the caller's."""
@@ -208,10 +214,6 @@ class Streams(Closing):
 
     def _packed(self, launch: Launch, buffers: Buffers, layer: int) -> PackedArgs:
         return pack(launch.args, lambda buffer: buffers.address(layer, buffer))
-
-
-def _event(wanted: bool) -> Any:
-    return call("cuEventCreate", _WITHOUT_TIMING) if wanted else None
 
 
 def _dependencies_of(stream: int) -> tuple[Any, list[Any]]:

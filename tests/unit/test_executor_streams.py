@@ -1,6 +1,7 @@
 """A plan as launches, seen through the driver calls: live on several streams, and into a graph that is captured."""
 
 import ctypes
+from collections import Counter
 
 import pytest
 
@@ -17,25 +18,25 @@ from mktune.plan import EXECUTORS
 from mktune.trial import Status
 
 driver = pytest.importorskip("cuda.bindings.driver")
-IDS = driver.CUlaunchAttributeID
 CALLER = 0x1000
 
 
 class FakeDriver:
     """Streams, events and captures as plain numbers. `log` holds what was issued, `arguments` the first argument of
-    each launch; `fails_at` names a call that fails.
+    each launch; `fails_at` is (function, how many times it was called until it fails).
 
     A captured node is (kind, what, in-edges): in-edges are (node, type, port).
     """
 
     def __init__(self):
-        self.log, self.alive, self.made, self.modules = [], [], 0, {}
+        self.log, self.alive, self.made = [], [], 0
         self.nodes, self.pending, self.capturing = [], [], False
-        self.arguments = []
-        self.fails_at, self.flags = "", None
+        self.arguments, self.asked = [], Counter()
+        self.fails_at, self.flags = ("", 0), None
 
     def __call__(self, name, *args):
-        if name == self.fails_at:
+        self.asked[name] += 1
+        if (name, self.asked[name]) == self.fails_at:
             raise CandidateError("launch_error", f"{name}: invalid value")
         return getattr(self, name)(*args)
 
@@ -372,23 +373,23 @@ def test_captured_layers_are_one_graph_that_is_replayed(gpu):
     assert gpu.alive == []
 
 
+@pytest.mark.parametrize("time", [1, 2, 3])
 @pytest.mark.parametrize(
-    "call",
-    [
-        "cuModuleGetFunction",
-        "cuFuncSetAttribute",
-        "cuStreamCreate",
-        "cuEventCreate",
-        "cuLaunchKernelEx",
-        "cuGraphInstantiate",
-    ],
+    "call", ["cuModuleGetFunction", "cuFuncSetAttribute", "cuStreamCreate", "cuEventCreate", "cuLaunchKernelEx"]
 )
-def test_what_the_driver_refuses_leaves_nothing_behind(gpu, call):
-    gpu.fails_at = call
+def test_what_the_driver_refuses_leaves_nothing_behind(gpu, call, time):
+    gpu.fails_at = (call, time)
     with pytest.raises(CandidateError, match=call):
         made(FORK, kind=CapturedStreams)
     assert gpu.alive == []
     assert not gpu.capturing
+
+
+def test_a_graph_that_cannot_be_instantiated_leaves_nothing_behind(gpu):
+    gpu.fails_at = ("cuGraphInstantiate", 1)
+    with pytest.raises(CandidateError, match="cuGraphInstantiate"):
+        made(FORK, kind=CapturedStreams)
+    assert gpu.alive == []
 
 
 def test_a_buffer_without_memory_is_named_and_nothing_is_left(gpu):
