@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
+from mktune.backends.models import gpu_of
 from mktune.cli import render
 from mktune.cli.fixed_kernels import between, signed
 from mktune.cli.options import (
@@ -25,7 +27,8 @@ from mktune.cli.options import (
 )
 from mktune.cli.plans import BuiltinAt, Found, find
 from mktune.cli.summary import config, shape_words, structure
-from mktune.errors import InputError
+from mktune.cli.verdict import judge
+from mktune.errors import InputError, MktuneError
 from mktune.graph.builtin import MODES
 from mktune.measure.stats import Interval
 from mktune.plan import Plan
@@ -44,7 +47,11 @@ PUT_BACK = {
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    app.command(**example("mktune show branches+pdl --m 16 --kv 8192", "mktune show 3f9a1c2b7d10"))(show)
+    app.command(
+        **example(
+            "mktune show branches+pdl --m 16 --kv 8192", "mktune show 3f9a1c2b7d10", "mktune show plan.json --check"
+        )
+    )(show)
 
 
 def show(
@@ -57,22 +64,27 @@ def show(
     tokens_per_request: Tokens = None,
     arch: Arch = "sm_90a",
     store: StoreUrl = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether it may be built for --arch, or every reason why not.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Draw a plan: ops and configs, streams, edges, waits and triggers; of a winner also where its gain comes from."""
     if plan not in MODES:
-        _refuse(context)
+        _refuse(context, {"workload", "ops", "m", "kv", "tokens_per_request"} | (set() if check else {"arch"}))
     at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), known_arch(arch))
     found = find(plan, at, store)
-    if as_json:
+    if check:
+        if not judge(found.plan, gpu_of(arch), as_json):
+            raise typer.Exit(MktuneError.exit_code)
+    elif as_json:
         render.document(document(found))
     else:
         _print(found)
 
 
-def _refuse(context: typer.Context) -> None:
+def _refuse(context: typer.Context, made: set[str]) -> None:
     """Raises InputError for options that only make a built-in plan: a stored one has its own ops, shape and configs."""
-    made = {"workload", "ops", "m", "kv", "tokens_per_request", "arch"}
     given = [
         f"--{name.replace('_', '-')}"
         for name in context.params
