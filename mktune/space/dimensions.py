@@ -157,17 +157,18 @@ class Streams(Dimension):
         return " | ".join("+".join(names) for names in streams)
 
     def apply(self, draft: Draft, option: Any) -> None:
-        stream = {op: option[index] for index, (_, ops) in enumerate(self.branches) for op in ops}
-        draft.streams = {kernel: stream[op] for kernel, op in draft.kernels.items()}
+        stream = {kernel: option[index] for index, (_, kernels) in enumerate(self.branches) for kernel in kernels}
+        draft.streams = {kernel: stream[kernel] for kernel in draft.kernels}
 
     def read(self, plan: Plan, draft: Draft) -> Any:
         numbers: dict[int, int] = {}
         split = []
-        for _, ops in self.branches:
-            used = {plan.kernel[kernel].stream for kernel, op in draft.kernels.items() if op in ops}
-            if len(used) != 1:
+        for _, kernels in self.branches:
+            used = {plan.kernel[kernel].stream for kernel in kernels if kernel in draft.kernels}
+            if len(used) > 1:
                 return None
-            split.append(numbers.setdefault(used.pop(), len(numbers)))
+            # A branch of finalizers that the configs do not have has no stream: any says the same.
+            split.append(numbers.setdefault(used.pop(), len(numbers)) if used else 0)
         return tuple(split)
 
 
@@ -182,9 +183,9 @@ class Priority(Dimension):
         if len(set(draft.streams.values())) < 2:
             return None
         options: dict[str, tuple[int, ...]] = {"none": (0,) * len(draft.kernels)}
-        for name, ops in self.branches:
-            stream = next(draft.streams[kernel] for kernel, op in draft.kernels.items() if op in ops)
-            raised = tuple(int(draft.streams[kernel] == stream) for kernel in draft.kernels)
+        for name, kernels in self.branches:
+            streams = {draft.streams[kernel] for kernel in kernels if kernel in draft.kernels}
+            raised = tuple(int(stream in streams) for stream in draft.streams.values())
             if name in self.raised and raised not in options.values():
                 options[name] = raised
         return named("priority", options, ("none", *self.raised))

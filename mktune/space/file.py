@@ -18,6 +18,7 @@ WAIT_FIELDS = ("gdc", "l2_prefetch_bytes")
 TRIGGER_FIELDS = ("trigger",)
 
 Branches = tuple[tuple[str, tuple[str, ...]], ...]
+"""Name → kernels."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,22 @@ class _Parser:
         return tuple((name, _names(named[name], known)) for name in sorted(named))
 
     def _branches(self, section: Node) -> Branches:
-        branches = tuple((name, _names(entry, self.workload.ops)) for name, entry in section.mapping([], None).items())
-        placed = [op for _, ops in branches for op in ops]
-        for op in self.workload.ops:
-            if placed.count(op) != 1:
-                section.fail(f"{op} must stand in exactly one branch, not in {placed.count(op)}")
-        return branches
+        """An op stands for those of its kernels that stand nowhere themselves."""
+        known = dict.fromkeys([*self.workload.ops, *self.kernels])
+        named = {name: _names(entry, known) for name, entry in section.mapping([], None).items()}
+        alone = {name for names in named.values() for name in names if name in self.kernels}
+        stands_as = {kernel: kernel if kernel in alone else op for kernel, op in self.kernels.items()}
+        branches = {
+            name: tuple(kernel for kernel, stands in stands_as.items() if stands in names)
+            for name, names in named.items()
+        }
+        for name in known:
+            if sum(names.count(name) for names in named.values()) > 1:
+                section.fail(f"{name} stands in more than one branch")
+        placed = [kernel for kernels in branches.values() for kernel in kernels]
+        if missing := [kernel for kernel in self.kernels if kernel not in placed]:
+            section.fail(f"no branch has {', '.join(missing)}")
+        return tuple(branches.items())
 
 
 def _group(

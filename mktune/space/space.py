@@ -204,7 +204,8 @@ class SearchSpace:
     def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
         calls, arch = self.graph.calls, self.device.arch
         kernels = kernel_names(self.graph, {name: call.op.default(arch) for name, call in calls.items()})
-        branches = tuple((name, kept) for name, ops in file.branches if (kept := tuple(o for o in ops if o in calls)))
+        kept = [(name, tuple(kernel for kernel in branch if kernel in kernels)) for name, branch in file.branches]
+        branches = tuple((name, branch) for name, branch in kept if branch)
         yield Order(file.rankings)
         yield Streams(branches, file.at_most_streams)
         yield Priority(branches, file.raised)

@@ -139,6 +139,45 @@ def test_every_built_in_plan_can_be_learnt_from(ops: tuple[str, ...] | None) -> 
             assert twin == plan
 
 
+def with_branches(tmp_path: Path, branches: dict[str, str], at_most: int) -> SearchSpace:
+    """The shipped space of the whole prefix with other branches, any of which may be raised."""
+    head, _, _ = SHIPPED_SPACE.partition("streams:\n")
+    listed = "".join(f"    {name}: [{members}]\n" for name, members in branches.items())
+    path = tmp_path / "branches.yaml"
+    path.write_text(f"{head}streams:\n  branches:\n{listed}  at_most: {at_most}\n  raised: [{', '.join(branches)}]\n")
+    return SearchSpace.load(WORKLOAD, None, SHAPE, H200, path)
+
+
+def test_every_kernel_may_have_a_stream_of_its_own(tmp_path: Path) -> None:
+    names = ("A0", "B0p", "B0f", "C0", "B1p", "B1f", "D0", "D1p", "D1f", "D2", "E1")
+    space = with_branches(tmp_path, {f"of_{name}": name for name in names}, at_most=3)
+    together: set[tuple[str, str]] = set()
+    for seed in range(200):
+        plan = at_random(space, seed)[1]
+        assert check(plan, H200) == []
+        choices = space.to_choices(plan)
+        assert choices is not None
+        assert space.to_plan(choices) == plan
+        streams = {name: kernel.stream for name, kernel in plan.kernels}
+        together |= {(one, other) for one in streams for other in streams if streams[one] == streams[other]}
+    assert len(together) == len(names) ** 2
+    assert {kernel.priority for seed in range(50) for _, kernel in at_random(space, seed)[1].kernels} == {0, 1}
+
+
+def test_an_op_in_a_branch_stands_for_the_kernels_that_no_branch_names(tmp_path: Path) -> None:
+    space = with_branches(tmp_path, {"all": "A0, B0, C0, B1, D0, D1, D2, E1", "late": "B1f"}, at_most=2)
+    streams = set()
+    for seed in range(60):
+        plan = at_random(space, seed)[1]
+        if "B1f" in plan.kernel:
+            streams.add(plan.kernel["B1f"].stream)
+        assert {kernel.stream for name, kernel in plan.kernels if name != "B1f"} == {0}
+        assert space.to_choices(plan) is not None
+    assert streams == {0, 1}
+    with pytest.raises(SpaceError, match="no branch has B1p, B1f"):
+        with_branches(tmp_path, {"all": "A0, B0, C0, D0, D1, D2, E1"}, at_most=1)
+
+
 def test_a_plan_outside_the_space_has_no_choices() -> None:
     space = space_of()
     assert space_of(shape=Shape.from_m(8, 8192)).to_choices(space.default()) is None
