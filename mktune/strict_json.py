@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -94,9 +96,10 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
 def _place(text: str) -> tuple[int, int]:
     """Line and column (from 1) of the first duplicate key, NaN, Infinity or infinite number in valid JSON `text`."""
     open_objects: list[set[str] | None] = []
-    tokens = list(_TOKEN.finditer(text))
-    for match, after in zip(tokens, [*tokens[1:], None], strict=True):
-        token = match.group()
+    start = 0
+    for match, after in pairwise(chain(_TOKEN.finditer(text), [None])):
+        assert match is not None
+        token, start = match.group(), match.start()
         if token in "{[":
             open_objects.append(set() if token == "{" else None)
         elif token in "}]":
@@ -109,7 +112,41 @@ def _place(text: str) -> tuple[int, int]:
                 keys.add(key)
         elif token in ("NaN", "Infinity", "-Infinity") or _overflows(token):
             break
-    return text.count("\n", 0, match.start()) + 1, match.start() - text.rfind("\n", 0, match.start())
+    return _line_and_column(text, start)
+
+
+def place(text: str | bytes, path: Sequence[str | int]) -> tuple[int, int]:
+    """Line and column (from 1) of the value at `path` (keys and indexes) in JSON `text` that `loads` takes.
+
+    Where there is no such value: of the innermost one on the way to it that is there.
+    """
+    text = text if isinstance(text, str) else text.decode("utf-8")
+    depth = inside = matched = number = start = 0
+    begins, key = True, ""  # whether the next token begins the value at path[:matched]; the last token before it
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if begins and token != "]":
+            start, begins = match.start(), False
+            if matched == len(path) or token != ("{" if isinstance(path[matched], str) else "["):
+                break
+            inside, number = depth + 1, 0
+            if path[matched] == 0:
+                matched, begins = matched + 1, True
+        elif depth == inside and token == ",":
+            number += 1
+            begins = number == path[matched]
+            matched += begins
+        elif depth == inside and token == ":" and json.loads(key) == path[matched]:
+            matched, begins = matched + 1, True
+        depth += (token in ("{", "[")) - (token in ("}", "]"))
+        if depth < inside:
+            break
+        key = token
+    return _line_and_column(text, start)
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 def _overflows(token: str) -> bool:

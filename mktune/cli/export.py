@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +13,23 @@ import typer
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 from mktune.cli.summary import count
-from mktune.errors import NothingFoundError
+from mktune.errors import InputError, MktuneError, NothingFoundError
 
 if TYPE_CHECKING:
-    from mktune.store import Store
+    from mktune.store import Merged
     from mktune.trial import Winner
 
 SERVED = "now served"
 UNCHANGED = "unchanged"
-HISTORY = "kept as history: the stored plan is faster"
+HISTORY = "kept as history: the stored plan is faster, or of this build"
 
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
     app.command(**example("mktune export --gpu 'NVIDIA H200' --out plans.json"))(export)
-    app.command("import", **example("mktune import plans.json"))(import_)
+    app.command("import", **example("mktune import plans.json", "mktune import --skip-bad plans-a.json plans-b.json"))(
+        import_
+    )
 
 
 def export(
@@ -67,34 +71,71 @@ def _other_kind(found: int, simulated: bool) -> str:
 
 def import_(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files that `mktune export` wrote.")],
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out, and list, what cannot be read or served; import the rest.")
+    ] = False,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Read exported winners into the store; every file is read whole before anything is written."""
-    from mktune.store import Store, read_bundle
+    """Read exported winners into the store: all of them in one transaction, or none and the place of what is wrong."""
+    from mktune.store import Store
 
-    winners = [winner for file in files for winner in read_bundle(Path(file))]
+    winners, left = _read(files, skip_bad)
     with Store.open(store) as opened:
-        results = [(winner, _put(opened, winner)) for winner in winners]
+        results = opened.merge_winners(winners, _is_own_build) if winners else []
     if as_json:
         plans = [
-            {"plan_id": winner.plan.plan_id, "served": result != HISTORY, "unchanged": result == UNCHANGED}
-            for winner, result in results
+            {"plan_id": winner.plan.plan_id, "served": merged.served, "unchanged": not merged.changed}
+            for winner, merged in zip(winners, results, strict=True)
         ]
-        render.document({"plans": plans})
-        return
-    for winner, result in results:
-        render.line(_imported(winner, result))
+        render.document({"plans": plans, "left": left})
+    else:
+        for winner, merged in zip(winners, results, strict=True):
+            render.line(_imported(winner, merged))
+        for reason in left:
+            render.line(f"left out: {render.one_line(reason)}")
+    if not winners:
+        raise NothingFoundError(f"nothing was imported; {count(len(left), 'fault')} listed")
 
 
-def _put(store: Store, winner: Winner) -> str:
-    """What became of the winner; one that is served already is not stored again."""
-    plan = winner.plan
-    if winner in store.winners(workload=plan.workload, ops=plan.op_names, shape=plan.shape):
-        return UNCHANGED
-    return SERVED if store.put_winner(None, winner) else HISTORY
+def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]]:
+    """The winners of all files, and with `skip_bad` what is wrong with the rest. Raises InputError without."""
+    from mktune.store import check_winner
+    from mktune.store import read_each as read
+
+    winners: list[Winner] = []
+    faults: list[InputError] = []
+    for file in files:
+        try:
+            found = read(Path(file), check_winner)
+        except InputError as error:
+            found = [error]
+        winners += [item for item in found if not isinstance(item, InputError)]
+        faults += [item for item in found if isinstance(item, InputError)]
+    if faults and not skip_bad:
+        rest = f"; --skip-bad imports the other {count(len(winners), 'plan')}" if winners else ""
+        raise InputError(f"{faults[0]}{rest}")
+    return winners, [str(fault) for fault in faults]
 
 
-def _imported(winner: Winner, what: str) -> str:
+def _is_own_build(winner: Winner) -> bool:
+    """Whether the plan's span is that of this package's kernels (a model's span never depends on them)."""
+    return winner.measurement.policy.simulated or winner.fingerprint.kernels == _own_build(
+        winner.plan.workload, winner.plan.op_names
+    )
+
+
+@cache
+def _own_build(workload: str, ops: tuple[str, ...]) -> str | None:
+    from mktune.jit.fingerprint import kernels_fingerprint
+
+    try:
+        return kernels_fingerprint(workload, ops)
+    except MktuneError:  # a workload, an op or a kernel that this mktune does not have
+        return None
+
+
+def _imported(winner: Winner, merged: Merged) -> str:
     mark = " (simulated)" if winner.measurement.policy.simulated else ""
-    return f"{winner.plan.short_id}{mark}  {winner.fingerprint.gpu}  {what}"
+    what = SERVED if merged.served else HISTORY
+    return f"{winner.plan.short_id}{mark}  {winner.fingerprint.gpu}  {what if merged.changed else UNCHANGED}"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from mktune.bundle import read_bundle
+from mktune.bundle import read_bundle, read_each
 from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyExists, StudyProblem
 from mktune.store.trials import Running
+from mktune.store.winners import Merged, check_winner
 
 __all__ = [
     "LeaderboardRow",
+    "Merged",
     "Running",
     "Store",
     "Study",
     "StudyExists",
     "StudyProblem",
     "bundle_text",
+    "check_winner",
     "read_bundle",
+    "read_each",
     "write_bundle",
 ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +20,54 @@ __all__ = ["bundle_text", "write_bundle"]
 
 
 def bundle_text(winners: Iterable[Winner]) -> str:
-    """The document of `winners`: sorted, keys sorted, one line for each list of plain values.
+    """The document of `winners`: sorted, each once, keys sorted, one line for each list of plain values.
 
     Raises NothingFoundError where there are none: an empty file would look like an answer.
     """
-    items = sorted((winner_to_dict(winner) for winner in winners), key=_order)
+    items = sorted((winner_to_dict(winner) for winner in dict.fromkeys(winners)), key=_order)
     if not items:
         raise NothingFoundError("no plan to export: nothing that matches is stored")
     return _pretty({"kind": KIND, "schema": SCHEMA_VERSION, "winners": items}, 0) + "\n"
 
 
 def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
-    """Write the document to `path`, whole or not at all. Raises InputError where it cannot be written."""
+    """Write the document to `path`, whole or not at all; a link keeps pointing where it does, and a pipe or a device
+    is written to, not replaced. Raises InputError where it cannot be written."""
     text = bundle_text(winners)
     if not path.name:
         raise InputError(f"cannot write {path}: give the name of a file")
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name[:100]}.", delete=False) as file:
-            temporary = file.name
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+        else:
+            _write_whole(target, text)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Under another name first, with the access rights of the file that it replaces, or of a new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(handle, _mode(path))
             file.write(text)
-        os.chmod(temporary, 0o644)
+            file.flush()
+            os.fsync(handle)  # a rename may reach the disk before the text does
         os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _mode(path: Path) -> int:
+    with suppress(OSError):
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def _order(item: dict[str, Any]) -> tuple[Any, ...]:

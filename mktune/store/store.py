@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from mktune.closing import Closing
@@ -17,7 +17,7 @@ from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.studies import Study, StudyProblem
 from mktune.store.trials import Running
-from mktune.store.winners import Filter
+from mktune.store.winners import Filter, Merged, merge
 from mktune.trial import Trial, Winner
 
 
@@ -155,6 +155,16 @@ class Store(Closing):
         """
         with self._database.write(alone=True) as connection:
             return winners.put(connection, winner, study.name if study else "")
+
+    def merge_winners(self, winners: Sequence[Winner], own_build: Callable[[Winner], bool]) -> list[Merged]:
+        """Store winners that another store has promoted, all of them or, where one may not be served, none.
+
+        own_build  whether a winner was measured on what this package compiles; such a one is not displaced by another
+
+        Raises InputError as `put_winner`.
+        """
+        with self._database.write(alone=True) as connection:
+            return [merge(connection, winner, own_build) for winner in winners]
 
     def winners(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
 from mktune.errors import InputError, UnknownPlanError
 from mktune.gpu_name import normalise_gpu
@@ -50,18 +50,27 @@ def put(connection: Connection, winner: Winner, study: str) -> bool:
 
     It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
     another plan and is no slower: a short search must not displace the result of a long one. What is not served is
-    kept as history. Raises InputError for a winner that must not be served (see `_check`).
+    kept as history. Raises InputError for a winner that must not be served (see `check_winner`).
     """
-    _check(winner)
-    key = _key(winner)
-    served = (*(getattr(PlanRow, name) == value for name, value in key.items()), PlanRow.replaced.is_(None))
-    current = connection.execute(select(PlanRow.id, PlanRow.document).where(*served)).first()
+    check_winner(winner)
+    current = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
+    keep = current is not None and _is_better(stored_winner(current), winner)
+    _store(connection, winner, study, keep=keep)
+    return not keep
+
+
+def _served_as(winner: Winner) -> list[ColumnElement[bool]]:
+    key = [getattr(PlanRow, name) == value for name, value in _key(winner).items()]
+    return [*key, PlanRow.replaced.is_(None)]
+
+
+def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) -> None:
+    """As the served plan of its key, or with `keep` as history: the one that is served stays."""
     time = now()
-    keep = current is not None and _is_better(stored_winner(current.document), winner)
-    if current is not None and not keep:
-        connection.execute(update(PlanRow).where(PlanRow.id == current.id).values(replaced=time))
+    if not keep:
+        connection.execute(update(PlanRow).where(*_served_as(winner)).values(replaced=time))
     values = {
-        **key,
+        **_key(winner),
         "plan_id": winner.plan.plan_id,
         "span_us": winner.measurement.span_us,
         "study": study,
@@ -70,7 +79,41 @@ def put(connection: Connection, winner: Winner, study: str) -> bool:
         "document": json.dumps(winner_to_dict(winner), sort_keys=True, separators=(",", ":"), allow_nan=False),
     }
     connection.execute(insert(PlanRow).values(values))
-    return not keep
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of an imported winner.
+
+    served   look-ups get it
+    changed  it was written; False: it is stored already, or a better record of the same plan is
+    """
+
+    served: bool
+    changed: bool
+
+
+def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], bool]) -> Merged:
+    """Store a winner that another store has promoted.
+
+    A plan that is stored for its key merges with that record: of the same build and policy only the faster span stays.
+    A plan of this package's build, as `own_build` tells, keeps its place against one that is not. Else as `put`, with
+    its errors.
+    """
+    check_winner(winner)
+    key = [getattr(PlanRow, name) == value for name, value in _key(winner).items()]
+    query = select(PlanRow.id, PlanRow.document, PlanRow.replaced).where(*key).order_by(PlanRow.id)
+    stored = [(row, stored_winner(row.document)) for row in connection.execute(query)]
+    for row, known in stored:
+        if known == winner or (_comparable(known, winner) and _same_plan(known, winner) and _no_slower(known, winner)):
+            return Merged(served=row.replaced is None, changed=False)
+    current = next((known for row, known in stored if row.replaced is None), None)
+    keep = current is not None and _keeps_place(current, winner, own_build)
+    for row, known in stored:  # what is left of the same plan is slower
+        if _comparable(known, winner) and _same_plan(known, winner):
+            connection.execute(delete(PlanRow).where(PlanRow.id == row.id))
+    _store(connection, winner, "", keep=keep)
+    return Merged(served=not keep, changed=True)
 
 
 def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Winner]:
@@ -132,7 +175,7 @@ def _key(winner: Winner) -> dict[str, Any]:
     }
 
 
-def _check(winner: Winner) -> None:
+def check_winner(winner: Winner) -> None:
     """Raise InputError unless the winner reads back as it is and may be served."""
     winner_from_dict(json.loads(json.dumps(winner_to_dict(winner))))
     policy = winner.measurement.policy
@@ -146,9 +189,27 @@ def _check(winner: Winner) -> None:
 
 def _is_better(current: Winner, new: Winner) -> bool:
     """True where `current` keeps its place against `new`."""
-    same_build = current.fingerprint == new.fingerprint and current.measurement.policy == new.measurement.policy
-    slower = new.measurement.span_us >= current.measurement.span_us
-    return same_build and slower and current.plan.plan_id != new.plan.plan_id
+    return _comparable(current, new) and _no_slower(current, new) and not _same_plan(current, new)
+
+
+def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], bool]) -> bool:
+    """True where `current` keeps its place against an imported `new`."""
+    if _comparable(current, new):
+        return (current.measurement.span_us, current.plan.plan_id) <= (new.measurement.span_us, new.plan.plan_id)
+    return own_build(current) and not own_build(new)
+
+
+def _comparable(left: Winner, right: Winner) -> bool:
+    """Measured on the same build under the same policy."""
+    return left.fingerprint == right.fingerprint and left.measurement.policy == right.measurement.policy
+
+
+def _no_slower(current: Winner, new: Winner) -> bool:
+    return current.measurement.span_us <= new.measurement.span_us
+
+
+def _same_plan(left: Winner, right: Winner) -> bool:
+    return left.plan.plan_id == right.plan.plan_id
 
 
 def _row_matches(wanted: Filter, row: Row[Any]) -> bool:

@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from stored_values import B300, make_plan, make_winner
 
 from mktune import strict_json
-from mktune.bundle import parse_bundle
+from mktune.bundle import CONVERTERS, SCHEMA_VERSION, parse_bundle, parse_each
 from mktune.errors import InputError, NothingFoundError
 from mktune.store import Store, bundle_text, read_bundle, write_bundle
 
+_json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+)
 WINNERS = [make_winner(make_plan(m=m)) for m in (8, 16, 32)] + [make_winner(device=B300)]
 
 
@@ -46,7 +50,7 @@ def test_the_bytes_of_a_store_are_those_of_its_winners(tmp_path: Path) -> None:
 def test_the_document_reads_well_and_is_plain_json() -> None:
     text = bundle_text(WINNERS)
     data = json.loads(text, parse_constant=pytest.fail)
-    assert (data["kind"], data["schema"], len(data["winners"])) == ("mktune-plans", 1, 4)
+    assert (data["kind"], data["schema"], len(data["winners"])) == ("mktune-plans", SCHEMA_VERSION, 4)
     assert text.endswith("}\n")
     assert '      "m_range": [8, 8],\n' in text  # one line for a list of numbers
     one, other = (
@@ -120,9 +124,11 @@ def test_what_is_no_bundle_is_refused_with_its_place(text: str | bytes, message:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("schema", [2, 99])
+@pytest.mark.parametrize("schema", [SCHEMA_VERSION + 1, 99])
 def test_a_newer_bundle_names_both_versions(schema: int) -> None:
-    with pytest.raises(InputError, match=rf"newer mktune \(bundle schema {schema}; this mktune reads 1\)"):
+    with pytest.raises(
+        InputError, match=rf"newer mktune \(bundle schema {schema}; this mktune reads 1 to {SCHEMA_VERSION}\)"
+    ):
         parse_bundle(json.dumps(json.loads(TEXT) | {"schema": schema}), "p.json")
 
 
@@ -158,14 +164,136 @@ def _changed(edit: Callable[[dict[str, Any]], object]) -> str:
     ],
 )
 def test_a_wrong_field_is_named(edit: Callable[[dict[str, Any]], object], place: str) -> None:
-    with pytest.raises(InputError, match=place):
+    with pytest.raises(InputError, match=rf"p.json:1:\d+: .*{place}"):
         parse_bundle(_changed(edit), "p.json")
 
 
-_json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+def _line_of(field: str, text: str) -> tuple[int, int]:
+    """Line and column of the value of a field that stands once in `text`."""
+    assert text.count(f'"{field}": ') == 1, field
+    offset = text.index(f'"{field}": ') + len(field) + 4
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ratio", '"0.8"'),
+        ("kept_baseline", "null"),
+        ("validated", "[]"),
+        ("sms", "1.5"),
+        ("cold", "1"),
+        ("B0p->B0f", '"sometimes"'),
+        ("order", "7"),
+        ("m_range", "[8]"),
+        ("order", "[]"),
+        ("workload", '""'),
+        ("noise_floor", "[1, {}]"),
+    ],
 )
+def test_a_wrong_field_has_its_line_and_column(field: str, value: str) -> None:
+    line, column = _line_of(field, TEXT)
+    before, after = TEXT.split(f'"{field}": ')
+    first = TEXT.splitlines()[line - 1]
+    old, _ = json.JSONDecoder().raw_decode(after)
+    assert json.dumps(old)[:5] in first
+    spoilt = f'{before}"{field}": {value}{after[_length_of_value(after) :]}'
+    with pytest.raises(InputError, match=rf"^p.json:{line}:{column}: winners\[0\]"):
+        parse_bundle(spoilt, "p.json")
+
+
+def _length_of_value(text: str) -> int:
+    return json.JSONDecoder().raw_decode(text)[1]
+
+
+@given(_json_values, st.data())
+def test_the_place_of_any_value_is_where_it_stands(value: Any, data: st.DataObject) -> None:
+    text = json.dumps(value, indent=data.draw(st.sampled_from([None, 0, 2])))
+    path: list[str | int] = []
+    inner = value
+    while isinstance(inner, dict | list) and inner and data.draw(st.booleans()):
+        step = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+        path.append(step)
+        inner = inner[step]
+    line, column = strict_json.place(text, path)
+    offset = sum(len(part) for part in text.splitlines(keepends=True)[: line - 1]) + column - 1
+    assert json.JSONDecoder().raw_decode(text, offset)[0] == inner
+    assert strict_json.place(text, [*path, "no such key"]) == (line, column) or isinstance(inner, dict)
+
+
+GOLDEN = sorted((Path(__file__).parent / "bundles").glob("schema_*.json"))
+
+
+def test_every_schema_that_was_written_has_a_file_and_a_way_up() -> None:
+    assert [path.stem for path in GOLDEN] == [f"schema_{number}" for number in range(1, SCHEMA_VERSION + 1)]
+    assert sorted(CONVERTERS) == list(range(1, SCHEMA_VERSION))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_files_of_every_schema_are_read(path: Path) -> None:
+    before = path.read_text()
+    winners = read_bundle(path)
+    assert [winner.plan.shape.m for winner in winners] == [8, 16]
+    assert all(winner.measurement.span_us == 10.0 for winner in winners)
+    assert json.loads(bundle_text(winners))["schema"] == SCHEMA_VERSION
+    if json.loads(before)["schema"] == SCHEMA_VERSION:
+        assert bundle_text(winners) == before  # byte for byte: a change here is a new schema
+    assert path.read_text() == before
+
+
+def test_the_first_schema_knew_no_attribution() -> None:
+    data = json.loads(GOLDEN[0].read_text())
+    assert not any("attribution" in winner for winner in data["winners"])
+    assert all(winner.attribution == () for winner in read_bundle(GOLDEN[0]))
+
+
+def test_one_bad_winner_leaves_the_others() -> None:
+    data = json.loads(bundle_text(WINNERS))
+    data["winners"][1]["ratio"] = "x"
+    data["winners"][2] = 7
+    found = parse_each(json.dumps(data), "p.json")
+    assert [isinstance(item, InputError) for item in found] == [False, True, True, False]
+
+
+def test_equal_winners_stand_once() -> None:
+    assert bundle_text(WINNERS + WINNERS) == bundle_text(WINNERS)
+
+
+def test_a_link_keeps_pointing_and_access_rights_stay(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    target, link = tmp_path / "to" / "plans.json", tmp_path / "plans.json"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    write_bundle(link, WINNERS)
+    assert link.is_symlink()
+    assert target.read_text() == bundle_text(WINNERS)
+    assert target.stat().st_mode & 0o777 == 0o640
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(InputError, match="cannot write"):
+        write_bundle(tmp_path / "a", WINNERS)
+
+
+def test_a_new_file_has_the_rights_that_the_user_gives_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_bundle(tmp_path / "plans.json", WINNERS)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert (tmp_path / "plans.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_bundle(pipe, WINNERS[:1])
+    assert os.read(reader, 1 << 16).decode() == TEXT
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 @given(_json_values)
