@@ -132,7 +132,7 @@ class CudaBench(Bench):
 
     def restart(self) -> None:
         """Go on in a fresh process."""
-        self._worker.close()
+        self._worker.restart()
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         others = promotion.structures(finalists, self._workload, self.problem.ops, self._device.arch)
@@ -217,6 +217,7 @@ def _worker(device: Device, index: int, problem: Problem) -> Worker:
             "device": asdict(device),
             "index": index,
         },
+        spare=True,
     )
 
 

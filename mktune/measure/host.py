@@ -53,6 +53,8 @@ class Opened:
 class CudaHost:
     """One problem in memory at a time, and the clock. Made in the worker process; see `handle`."""
 
+    imports = ("torch",)
+
     def __init__(
         self,
         workload_name: str,

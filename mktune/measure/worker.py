@@ -5,8 +5,9 @@ that does not come before the deadline means a hang: the process is killed, wait
 asked. A kernel's fault leaves the process's context dead, so the worker reports it and ends.
 
 A host is a class that lives in the process. It is named as "module:class", is made from a JSON object, and answers
-`handle(request) -> reply`. Candidate failures leave it as `CandidateError`; every other exception is a crash of the
-candidate, except what else mktune raises on purpose, which is raised again in the parent.
+`handle(request) -> reply`; modules that are slow to import stand in its `imports`. Candidate failures leave it as
+`CandidateError`; every other exception is a crash of the candidate, except what else mktune raises on purpose, which is
+raised again in the parent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -45,13 +47,20 @@ class Host(Protocol):
 
 
 class Worker:
-    """One host process, started when first asked and again after it died. Used by one thread."""
+    """One host process, started when first asked and again after it died. Used by one thread.
 
-    def __init__(self, host: str, options: Mapping[str, Any], start_seconds: float = START_SECONDS) -> None:
+    spare  keep a second process that has imported what the host needs and holds nothing of the GPU: it takes over
+           where the first ends, and saves the seconds of importing
+    """
+
+    def __init__(
+        self, host: str, options: Mapping[str, Any], start_seconds: float = START_SECONDS, spare: bool = False
+    ) -> None:
         self._host, self._options = host, dict(options)
         self._start_seconds = start_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
+        self._running: _Process | None = None
+        self._spare: _Process | None = None
+        self._wants_spare = spare
         self._ready = False
         self.starts = 0
 
@@ -62,74 +71,98 @@ class Worker:
         if not self._ready:
             self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
             self._ready = True
+            if self._wants_spare and self._spare is None:
+                self._spare = _Process(self._host)
         self._send(dict(request))
         return self._receive(seconds, f"no answer within {seconds:g} s")
 
     def start(self) -> None:
         """Start the process if none runs. Does not wait for its host: the next `ask` does, and raises what failed."""
-        if self._process is not None and self._process.poll() is None:
+        if self._running is not None and self._running.alive:
             return
-        self.close()
-        self._pipe, theirs = multiprocessing.Pipe()
-        # A process of its own making, not one of `multiprocessing`: that would run the caller's main module again.
-        program = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as w; w.serve({theirs.fileno()})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
-        theirs.close()
+        self._end_running()
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.alive:
+            spare.end(0)
+            spare = None
+        self._running = spare or _Process(self._host)
         self.starts += 1
         self._ready = False
-        self._send({"host": self._host, "options": self._options})
+        self._send(self._options)
+
+    def restart(self) -> None:
+        """End the process; the next `ask` is answered by another."""
+        self._end_running()
 
     def close(self) -> None:
-        """End the process, by force if it does not listen. May be called twice, and by another thread."""
-        process, self._process = self._process, None
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()  # the host reads the end of the pipe and leaves
-        if process is not None:
-            _end(process, _LEAVE_SECONDS)
+        """End every process, by force if it does not listen. May be called twice, and by another thread."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.end(0)
+        self._end_running()
+
+    def _end_running(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.end(_LEAVE_SECONDS)
 
     def _send(self, message: Reply) -> None:
-        assert self._pipe is not None
+        assert self._running is not None
         try:
-            self._pipe.send_bytes(json.dumps(message).encode())
+            self._running.pipe.send_bytes(json.dumps(message).encode())
         except OSError:
             raise self._crashed() from None
 
     def _receive(self, seconds: float, late: str) -> Reply:
-        pipe, process = self._pipe, self._process
-        assert pipe is not None
-        assert process is not None
+        running = self._running
+        assert running is not None
         try:
-            if not pipe.poll(seconds):
-                _end(process, 0)
-                self.close()
+            if not running.pipe.poll(seconds):
+                self._running = None
+                running.end(0)
                 raise CandidateError(Status.HANG, f"{late}: the worker was killed")
-            reply: Reply = json.loads(pipe.recv_bytes())
+            reply: Reply = json.loads(running.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._crashed() from None
         if reply.pop("ends", False):
-            self.close()
+            self._end_running()
         if failure := reply.get("failure"):
             raise _failure(failure)
         return reply
 
     def _crashed(self) -> CandidateError:
-        process = self._process
-        code = None if process is None else _end(process, _JOIN_SECONDS)
-        self.close()
+        running, self._running = self._running, None
+        code = None if running is None else running.end(_JOIN_SECONDS)
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         return CandidateError(Status.CRASH, f"the worker died: {how}")
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Wait `seconds` for the process to leave, then kill it; its exit code. The GPU is free of it on return."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait(_JOIN_SECONDS)
+class _Process:
+    """A process that has imported what its host needs and waits for the options of one, and the pipe to it."""
+
+    def __init__(self, host: str) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        # A process of its own making, not one of `multiprocessing`: that would run the caller's main module again.
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as w; w.serve({theirs.fileno()}, {host!r})"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, seconds: float) -> int:
+        """Wait `seconds` for the process to leave, then kill it; its exit code. The GPU is free of it on return."""
+        self.pipe.close()  # the host reads the end of the pipe and leaves
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait(_JOIN_SECONDS)
 
 
 def _failure(failure: Reply) -> MktuneError:
@@ -138,16 +171,23 @@ def _failure(failure: Reply) -> MktuneError:
     return CandidateError(failure["status"], failure["reason"])
 
 
-def serve(handle: int) -> None:
-    """The process: make the host, then answer until the pipe ends or a fault leaves the context dead."""
+def serve(handle: int, host: str) -> None:
+    """The process: import, make the host when its options come, then answer until the pipe ends or a fault leaves the
+    context dead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     _die_with_parent()
     pipe = Connection(handle)
+    with suppress(Exception):  # what cannot be imported is told when the host is made
+        for module in getattr(_host_class(host), "imports", ()):
+            importlib.import_module(module)
+    try:
+        options = json.loads(pipe.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)  # a spare that was not needed
     made: list[Host] = []
 
     def make() -> Reply:
-        wanted = json.loads(pipe.recv_bytes())
-        made.append(_make(wanted["host"], wanted["options"]))
+        made.append(_host_class(host)(**options))
         return {}
 
     reply = _answer(make)
@@ -166,10 +206,10 @@ def serve(handle: int) -> None:
     os._exit(0)  # destructors of a dead context may wait for the GPU for ever
 
 
-def _make(host: str, options: Reply) -> Host:
+def _host_class(host: str) -> Callable[..., Host]:
     module, _, name = host.partition(":")
-    made: Host = getattr(importlib.import_module(module), name)(**options)
-    return made
+    found: Callable[..., Host] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _answer(work: Callable[[], Reply]) -> Reply:

@@ -45,8 +45,11 @@ class FakeWorker:
     def start(self):
         pass
 
-    def close(self):
+    def restart(self):
         self.restarts += 1
+
+    def close(self):
+        pass
 
     def _sample(self, plan, count):
         return [self.spans.get(plan, 30.0) * self._draw.gauss(1, 0.002) for _ in range(count)]

@@ -129,6 +129,39 @@ def test_a_host_that_cannot_be_made_says_why():
     worker.close()
 
 
+def test_a_spare_process_takes_over_with_what_it_has_imported():
+    worker = Worker(HOST, {}, spare=True)
+    try:
+        first = worker.ask({"do": "greet"}, 20)
+        spare = worker._spare
+        assert spare is not None
+        assert spare.alive
+        status, _ = failure(worker, do="segfault")
+        assert status == Status.CRASH
+        second = worker.ask({"do": "greet"}, 20)
+        assert second["pid"] == spare._process.pid != first["pid"]
+        worker.restart()
+        third = worker.ask({"do": "greet"}, 20)
+        assert third["pid"] not in (first["pid"], second["pid"])
+        assert worker.starts == 3
+        processes = [worker._spare, worker._running]
+    finally:
+        worker.close()
+    assert not any(process.alive for process in processes)
+
+
+def test_a_spare_that_died_is_no_spare():
+    worker = Worker(HOST, {}, spare=True)
+    try:
+        worker.ask({"do": "greet"}, 20)
+        worker._spare._process.kill()
+        worker._spare._process.wait(20)
+        worker.restart()
+        assert worker.ask({"do": "greet"}, 20)["handled"] == 1
+    finally:
+        worker.close()
+
+
 def test_close_may_be_called_twice_and_ends_the_process(worker):
     pid = worker.ask({"do": "greet"}, 20)["pid"]
     worker.close()
