@@ -21,7 +21,7 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
         "plan_id": winner.plan.plan_id,
         "plan": winner.plan.to_dict(),
         "measurement": winner.measurement.to_dict(),
-        "fingerprint": asdict(winner.fingerprint),
+        "fingerprint": _fingerprint(winner.fingerprint),
         "baseline": winner.baseline,
         "ratio": winner.ratio,
         "ratio_low": winner.ratio_low,
@@ -33,6 +33,12 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
         "extra": dict(winner.extra),
         "attribution": {name: asdict(loss) for name, loss in winner.attribution},
     }
+
+
+def _fingerprint(found: Fingerprint) -> dict[str, Any]:
+    """Without packages where there are none, as documents were before plans could have any."""
+    data = asdict(found) | {"packages": dict(found.packages)}
+    return data if found.packages else {name: value for name, value in data.items() if name != "packages"}
 
 
 def winner_from_dict(data: Any, where: str = "winner") -> Winner:
@@ -82,6 +88,11 @@ def _plan(where: str, value: Any) -> Plan:
         raise InputError(f"{where}: {error}") from None
 
 
+def _read_fingerprint(where: str, value: Any) -> Fingerprint:
+    known = {"packages": {}, **value} if isinstance(value, dict) else value
+    return Fingerprint(**_record(where, known, _FINGERPRINT))
+
+
 _POLICY: dict[str, Reader] = {
     "backend": fields.text,
     "cold": fields.flag,
@@ -106,6 +117,7 @@ _FINGERPRINT: dict[str, Reader] = {
     "compiler": fields.text,
     "kernels": fields.text,
     "mktune": fields.text,
+    "packages": _pairs(fields.text),
 }
 _LOSS: dict[str, Reader] = {
     "span_us": fields.positive,
@@ -118,7 +130,7 @@ _WINNER: dict[str, Reader] = {
     "plan_id": fields.text,
     "plan": _plan,
     "measurement": lambda where, value: measurement_from_dict(value, where),
-    "fingerprint": lambda where, value: Fingerprint(**_record(where, value, _FINGERPRINT)),
+    "fingerprint": _read_fingerprint,
     "baseline": fields.text,
     "ratio": fields.positive,
     "ratio_low": fields.positive,

@@ -39,6 +39,21 @@ class Shape:
         """Rows (tokens) of the step."""
         return self.requests * self.tokens_per_request
 
+    @property
+    def served_m(self) -> tuple[int, int]:
+        """The rows that a plan tuned here claims to serve: more than half of its own, and never more than them.
+
+        The choices of a plan are right for any number of rows: kernels take it at run time, and whoever serves the plan
+        checks it again for the rows asked for. It is the measurement that does not reach far: where half of the rows or
+        more would be padding, other tiles and splits win.
+        """
+        return self.m // 2 + 1, self.m
+
+    @property
+    def served_kv(self) -> tuple[int, int]:
+        """The capacities that a plan tuned here claims to serve: `kv` is one, so every smaller context fits too."""
+        return self.tokens_per_request, self.kv
+
     @classmethod
     def from_m(cls, m: int, kv: int, tokens_per_request: int | None = None) -> Shape:
         """The shape of `m` rows; where tokens per request are not given they are gcd(m, 8), at most `kv`.

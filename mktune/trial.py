@@ -108,7 +108,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a stored plan was measured with; each field is checked at look-up. Empty text equals nothing."""
+    """What a stored plan was measured with; checked at look-up (`mktune.runtime.versions`). Empty text equals nothing.
+
+    packages  name → version of each package whose kernels the plan runs; sorted, empty where it runs only our own
+    """
 
     gpu: str
     sms: int
@@ -118,6 +121,7 @@ class Fingerprint:
     compiler: str
     kernels: str
     mktune: str
+    packages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

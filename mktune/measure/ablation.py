@@ -115,9 +115,7 @@ def at_shape(plan: Plan, shape: Shape) -> Plan:
     """The same plan for another shape; the same object where it is its own."""
     if plan.shape == shape:
         return plan
-    return replace(
-        plan, shape=shape, m_range=(shape.m, shape.m), kv_range=(shape.tokens_per_request, shape.kv)
-    ).canonical()
+    return replace(plan, shape=shape, m_range=shape.served_m, kv_range=shape.served_kv).canonical()
 
 
 def refuse_invalid(plans: Mapping[str, Plan], device: Device) -> None:

@@ -31,7 +31,7 @@ def test_modes_differ_in_streams_and_edges_alone():
         assert set(plan.edge.values()) == {"programmatic" if mode.endswith("pdl") else "full"}
         assert len(plan.edge) == 12
         assert Plan.from_json(plan.json) == plan == plan.canonical()
-        assert (plan.m_range, plan.kv_range) == ((16, 16), (8, 8192))
+        assert (plan.m_range, plan.kv_range) == ((9, 16), (8, 8192))
 
 
 def test_serial_waits_at_entry_and_triggers_at_exit():

@@ -54,6 +54,14 @@ def test_tokens_per_request_do_not_exceed_kv() -> None:
     assert Shape.from_m(16, 8, 8).kv == 8
 
 
+@given(st.integers(1, MAX_M), st.integers(8, MAX_KV))
+def test_a_plan_claims_more_than_half_of_its_rows_and_every_smaller_context(m: int, kv: int) -> None:
+    shape = Shape.from_m(m, kv)
+    low, high = shape.served_m
+    assert (high, shape.served_kv) == (m, (shape.tokens_per_request, kv))
+    assert 2 * low > m >= 2 * (low - 1)
+
+
 def test_shapes_sort_and_hash() -> None:
     shapes = [Shape(2, 8, 8192), Shape(1, 8, 8192), Shape(1, 8, 4096)]
     assert sorted(shapes) == [shapes[2], shapes[1], shapes[0]]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_values import make_winner
 
-from mktune.records import measurement_from_dict
+from mktune.records import measurement_from_dict, winner_from_dict, winner_to_dict
 from mktune.trial import Measurement, Policy, Status
 
 _spans = st.floats(min_value=1e-3, max_value=1e6)
@@ -48,3 +49,11 @@ def test_the_status_words_are_the_documented_ones() -> None:
     documented = f"ok pruned noisy {failures}"
     assert [status.value for status in Status] == documented.split()
     assert f"{Status.HANG}" == "hang"
+
+
+def test_packages_are_in_the_json_of_plans_that_run_any() -> None:
+    winner = make_winner()
+    assert "packages" not in winner_to_dict(winner)["fingerprint"]
+    packed = replace(winner, fingerprint=replace(winner.fingerprint, packages=(("deep_gemm", "2.1.0"),)))
+    for known in (winner, packed):
+        assert winner_from_dict(json.loads(json.dumps(winner_to_dict(known)))) == known
