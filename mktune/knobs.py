@@ -3,6 +3,7 @@
 MKTUNE_HOME        folder of the default store                 (default: the user's data folder, XDG_DATA_HOME)
 MKTUNE_STORE       URL of the default store                    (default: sqlite in MKTUNE_HOME)
 MKTUNE_CACHE_DIR   folder of compiled kernels                  (default: the user's cache folder, XDG_CACHE_HOME)
+MKTUNE_PATH        folders of one's own workloads and kernels  (default: none; see `extensions`)
 NO_COLOR, CI,      any of them: plain lines on the terminal, no colour and no redrawing
 TERM=dumb
 """
@@ -38,6 +39,15 @@ def cache_dir() -> Path:
 def store_url() -> str | None:
     """The URL of the default store, if the user set one."""
     return os.environ.get("MKTUNE_STORE") or None
+
+
+def own_packages() -> tuple[Path, ...]:
+    """The folders of MKTUNE_PATH, which are separated as in PATH."""
+    parts = os.environ.get("MKTUNE_PATH", "").split(os.pathsep)
+    try:
+        return tuple(Path(part).expanduser().resolve() for part in parts if part)
+    except RuntimeError as error:
+        raise InputError(f"MKTUNE_PATH: {error}") from None
 
 
 def plain_terminal() -> bool:

@@ -28,10 +28,9 @@ def choose(name: str, sim_gpu: str) -> Backend:
 
 def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ...]:
     """Those of `ops` (None: all) whose kernels this mktune can launch, in call order. Raises InputError."""
-    from mktune.ops.launch import LAUNCHES
+    from mktune.ops.launch import has_kernels
 
-    launched = {title for title, _ in LAUNCHES}
-    return tuple(name for name, call in workload.subgraph(ops).calls.items() if call.op.title in launched)
+    return tuple(name for name, call in workload.subgraph(ops).calls.items() if has_kernels(call.op.title))
 
 
 def require_kernels(backend: Backend, workload: Workload, ops: Sequence[str] | None) -> None:

@@ -1,4 +1,7 @@
-"""A workload: a graph of ops under a pinned contract. One file each in `mktune/graph/workloads/`, found by name."""
+"""A workload: a graph of ops under a pinned contract, found by name.
+
+One file each in `mktune/graph/workloads/`, or in the `workloads/` of one's own packages (see `mktune.extensions`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from mktune import extensions
 from mktune.errors import InputError
 from mktune.graph.opgraph import OpGraph
 from mktune.plan import OpPlan
@@ -63,18 +67,27 @@ class Workload:
 
 @cache
 def workload_names() -> tuple[str, ...]:
-    """Names of every workload, sorted."""
-    from mktune.graph import workloads
-
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(workloads.__path__)))
+    """Names of every workload, sorted. Raises InputError for a MKTUNE_PATH that cannot be used."""
+    return tuple(sorted({*_shipped(), *extensions.names("workloads")}))
 
 
 @cache
 def workload(name: str) -> Workload:
-    """The workload of that name. Raises InputError with the known names."""
-    if name not in workload_names():
+    """The workload of that name. Raises InputError with the known names, or with what is wrong with its file."""
+    if name in _shipped():
+        module = importlib.import_module(f"mktune.graph.workloads.{name}")
+    elif own := extensions.module("workloads", name):
+        module = own
+    else:
         raise InputError(f"unknown workload {name!r}; known: {', '.join(workload_names())}")
-    found = importlib.import_module(f"mktune.graph.workloads.{name}").WORKLOAD
-    assert isinstance(found, Workload)
-    assert found.name == name
+    found = getattr(module, "WORKLOAD", None)
+    if not isinstance(found, Workload) or found.name != name:
+        raise InputError(f"{module.__file__} must define WORKLOAD, a Workload called {name!r}")
     return found
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    from mktune.graph import workloads
+
+    return frozenset(module.name for module in pkgutil.iter_modules(workloads.__path__))

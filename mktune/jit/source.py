@@ -1,4 +1,4 @@
-"""Kernel sources: the shipped files under kernels/, what each includes, and hashes of both."""
+"""Kernel sources: the files under kernels/ that ship or are one's own, what each includes, and hashes of both."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ class Source:
 
 def load(path: str, root: Path | None = None) -> Source:
     """The source at `path` under kernels/ with all that it includes. Raises SetupError where a file is missing."""
-    folder = root or resources.kernels()
     found: dict[str, str] = {}
     pending = [(path, "")]
     while pending:
         name, by = pending.pop(0)
         if name in found:
             continue
-        found[name] = _read(folder, name, by)
+        found[name] = _read(root / name if root else resources.kernel_source(name), name, by)
         pending += [(include, name) for include in _INCLUDE.findall(found[name])]
     first = found.pop(path)
     return Source(path, ((path, first), *sorted(found.items())))
@@ -56,20 +55,19 @@ def source_fingerprint(specs: Sequence[KernelSpec] | None = None) -> str:
     """sha256 over the sources of `specs`, or over every CUDA source that ships. Other files do not count."""
     if specs is None:
         folder = resources.kernels()
-        paths: Iterable[str] = (
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in {".cu", ".cuh"}
-        )
-        return _digest((path, _read(folder, path, "")) for path in sorted(paths))
+        shipped = (file for file in folder.rglob("*") if file.suffix in resources.KERNEL_SUFFIXES)
+        paths = sorted(file.relative_to(folder).as_posix() for file in shipped)
+        return _digest((path, _read(folder / path, path, "")) for path in paths)
     files = {file for spec in specs for file in load(spec.source).files}
     return _digest(sorted(files))
 
 
-def _read(folder: Path, name: str, by: str) -> str:
+def _read(file: Path, name: str, by: str) -> str:
     try:
-        return (folder / name).read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         where = f" (included by {by})" if by else ""
-        raise SetupError(f"kernel source {name}{where} cannot be read under {folder}: {error.strerror}") from None
+        raise SetupError(f"kernel source {name}{where} cannot be read ({file}): {error.strerror}") from None
 
 
 def _digest(files: Iterable[tuple[str, str]]) -> str:

@@ -48,6 +48,9 @@ ROPE_TABLES = ("cos", "sin")
 HEAD_SPAN = 128
 """Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
 
+WORKSPACES = ("partials", "y", "tile_counters", "row_counters")
+"""Scratch memory that a config may need, by what no port of a GEMM can therefore be called."""
+
 FINALIZER_BYTES = 256
 """Shared memory of a finalizer kernel: row statistics of its warps."""
 
@@ -70,6 +73,10 @@ class GemmOp(Op):
     arguments: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, int]]
+
+    def __init_subclass__(cls) -> None:
+        if taken := set(WORKSPACES).intersection(getattr(cls, "ports", ())):
+            raise TypeError(f"{cls.__name__}: a GEMM has a workspace {', '.join(sorted(taken))}: rename the port")
 
     @property
     def has_finalizer(self) -> bool:

@@ -37,8 +37,8 @@ class SpaceFile:
 
 
 def load(workload: Workload, path: Path | None = None) -> SpaceFile:
-    """The space of `workload` in `path` (default: the file that ships). Raises SpaceError with file:line."""
-    return _Parser(workload).parse(read(path or resources.search_spaces() / f"{workload.name}.yaml"))
+    """The space of `workload` in `path` (default: its own file). Raises SpaceError with file:line."""
+    return _Parser(workload).parse(read(path or resources.search_space(workload.name)))
 
 
 class _Parser:

@@ -1,4 +1,7 @@
-"""Every op that exists keeps the contract of `mktune.ops.base`: found by itself, so a new op is tested at once."""
+"""Every op that exists keeps the contract of `mktune.ops.base`: found by itself, so a new op is tested at once.
+
+Those of one's own packages (MKTUNE_PATH) too.
+"""
 
 from itertools import product
 
@@ -8,6 +11,7 @@ import torch
 from mktune.device import Device
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import DTYPE_BYTES
+from mktune.graph.workload import workload, workload_names
 from mktune.ops.inputs import make_inputs
 from mktune.ops.registry import all_ops
 from mktune.plan import GDC, TRIGGERS, KernelPlan, OpPlan
@@ -24,7 +28,9 @@ TORCH = {
     "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8,
 }  # fmt: skip
 
-each_op = pytest.mark.parametrize("op", all_ops().values(), ids=all_ops())
+OPS = {call.op.title: call.op for name in workload_names() for call in workload(name).graph.calls.values()} | all_ops()
+
+each_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 each_device = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
 
 

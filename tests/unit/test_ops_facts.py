@@ -2,6 +2,7 @@
 
 import pytest
 
+from mktune.ops.gemm import GemmOp
 from mktune.ops.registry import all_ops
 from mktune.plan import KernelPlan, OpPlan
 
@@ -105,3 +106,8 @@ def test_trigger_classes(title, trigger, kind):
 def test_facts_are_made_once(title):
     one, two = facts(title, "prologue"), facts(title, "prologue", **({"block_m": 32} if title in GEMMS else {}))
     assert all(one[name] is two[name] for name in one)
+
+
+def test_a_port_of_a_gemm_cannot_have_the_name_of_a_workspace():
+    with pytest.raises(TypeError, match="Wrong: a GEMM has a workspace partials, y: rename the port"):
+        type("Wrong", (GemmOp,), {"ports": {"y": None, "partials": None}})

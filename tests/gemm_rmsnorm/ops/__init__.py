@@ -1,0 +1,1 @@
+"""The two ops: `output_projection` and `row_norm`."""

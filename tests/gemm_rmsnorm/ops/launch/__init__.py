@@ -1,0 +1,1 @@
+"""How the ops' kernels are launched, a module for each."""
