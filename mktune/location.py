@@ -61,9 +61,9 @@ class StoreLocation:
 
 
 def hide_password(text: str) -> str:
-    """`text` with the password of any URL in it replaced."""
-    text = re.sub(r"(://[^:/@\s]*:)\S*@", r"\1***@", text)
-    return re.sub(r"(password=)[^&\s]*", r"\1***", text)
+    """`text` with the password of any URL in it replaced; also where a path has swallowed one of its slashes."""
+    text = re.sub(r"(:/{1,2}[^:/@\s]*:)\S*@", r"\1***@", text)
+    return re.sub(r"(?i)(password=)('[^']*'|[^&\s'\"]+)", r"\1***", text)
 
 
 def _sqlite_path(rest: str) -> str:

@@ -31,6 +31,7 @@ import typer
 from mktune import knobs
 from mktune.cli import render
 from mktune.errors import InputError, MktuneError
+from mktune.location import hide_password
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -85,7 +86,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _fail(as_json: bool, message: str, kind: str, code: int, reason: str | None = None) -> int:
-    line = render.one_line(message)
+    line = render.one_line(hide_password(message))
     try:
         if as_json and not render.document_written():
             error = {"type": kind, "message": line, "exit_code": code}
@@ -125,11 +126,12 @@ class _Notes(logging.Handler):
     """What the library warns of, one line each on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        render.note(f"mktune: {record.levelname.lower()}: {render.one_line(record.getMessage())}")
+        message = hide_password(record.getMessage())
+        render.note(f"mktune: {record.levelname.lower()}: {render.one_line(message)}")
 
 
 def _warn(message: Warning | str, *place: object, **more: object) -> None:
-    render.note(f"mktune: warning: {render.one_line(str(message))}")
+    render.note(f"mktune: warning: {render.one_line(hide_password(str(message)))}")
 
 
 @contextmanager
@@ -150,7 +152,7 @@ def _warnings_as_notes() -> Iterator[None]:
 
 def _log(error: BaseException) -> Path:
     """Write the traceback where the user can find it: beside the cubins, or in the temporary folder."""
-    text = "".join(traceback.format_exception(error))
+    text = hide_password("".join(traceback.format_exception(error)))
     for folder in _log_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -119,11 +119,15 @@ def _store(url: str | None) -> Check:
 
     try:
         with Store.open(url, write=False) as store:
-            studies, winners = store.studies(), store.winners()
+            damage, studies, winners = store.damage(), store.studies(), store.winners()
     except NothingFoundError as error:
         return Check("store", OK, str(error))
     except MktuneError as error:
         return Check("store", BROKEN, str(error))
+    if damage:
+        return Check(
+            "store", BROKEN, f"{store.location} is damaged ({damage}): restore a copy, or let `mktune tune` go on"
+        )
     measured = sum(not winner.measurement.policy.simulated for winner in winners)
     counts = f"{len(studies)} studies, {measured} measured and {len(winners) - measured} simulated winners"
     return Check("store", OK, f"{store.location}: {counts}")

@@ -85,6 +85,8 @@ class Database:
                 "for several hosts give --store postgresql://… or share a file made by `mktune export`",
                 path,
             )
+            with mapped(self.location):
+                _refuse_wal(path, self.location)
             return
         with mapped(self.location):
             _enter_wal(path, timeout_s)
@@ -177,6 +179,20 @@ def _leave_wal(path: Path) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error:
         pass  # in use, damaged or the disk is full: WAL mode is as good
+    finally:
+        connection.close()
+
+
+def _refuse_wal(path: Path, location: StoreLocation) -> None:
+    """A file that came here in WAL mode leaves it, or is not written: its log's memory is not shared between hosts."""
+    _leave_wal(path)
+    connection = _connect(path, "rwc", 0.0)
+    try:
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            raise StoreError(
+                f"the store {location} is on a network file system and open elsewhere in WAL mode, which is not safe "
+                "there: end what has it open, or give another --store"
+            )
     finally:
         connection.close()
 

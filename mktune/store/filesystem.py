@@ -6,17 +6,18 @@ from pathlib import Path
 
 # fmt: off
 _NETWORK = {
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.gcsfuse",
-    "fuse.glusterfs", "fuse.juicefs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs",
-    "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
+    "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
 }
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ext2", "fuse.ext4", "fuse.ntfs-3g", "fuseblk"}
 # fmt: on
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def is_network(path: Path) -> bool:
-    """True where `path` lies on a file system that several hosts may share."""
-    return filesystem_type(path) in _NETWORK
+    """True where `path` lies on a file system that several hosts may share, or one in user space that is unknown."""
+    kind = filesystem_type(path)
+    return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def filesystem_type(path: Path) -> str:

@@ -64,6 +64,16 @@ def _check_older(database: Database, found: str | None) -> None:
     """Versions are numbers of four digits, so a name that is not below ours is of a mktune after ours."""
     if found is not None and not found < SCHEMA:
         raise newer_schema(database.location, found, SCHEMA)
+    if found is not None and found not in _released():
+        raise StoreError(
+            f"the store {database.location} has schema {found}, which no mktune up to this one ({SCHEMA}) made: "
+            "give another --store"
+        )
+
+
+def _released() -> set[str]:
+    """The versions that there are migrations from."""
+    return {path.name[: len(SCHEMA)] for path in (resources.migrations() / "versions").glob("[0-9]*.py")}
 
 
 def _run(connection: Connection) -> None:

@@ -15,7 +15,7 @@ _SQLITE: dict[str, str] = {
     "BUSY": "is locked by another process: wait for it to end, or give each its own --store",
     "LOCKED": "is locked by another process: wait for it to end, or give each its own --store",
     "FULL": "the disk is full: free some space and go on with --resume; what was stored is intact",
-    "CORRUPT": "is damaged: move the file away, or restore a copy, and run again",
+    "CORRUPT": "is damaged: restore a copy, or go on: the next `mktune tune` or `import` sets the file aside",
     "NOTADB": "is not an SQLite database: give another --store",
 }
 _UNWRITABLE = ("READONLY", "CANTOPEN", "PERM", "AUTH")

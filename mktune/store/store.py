@@ -12,7 +12,7 @@ from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.store import leaderboard, migrate, studies, trials, winners
+from mktune.store import damage, leaderboard, migrate, studies, trials, winners
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.studies import Study, StudyProblem
@@ -36,11 +36,14 @@ class Store(Closing):
     def open(cls, url: str | os.PathLike[str] | None = None, *, write: bool = True, timeout_s: float = 15.0) -> Store:
         """Open `url` (see `mktune.location`; None: the default store).
 
-        write      make the file, its folder and its tables where they are missing; False: change nothing, and raise
-                   NothingFoundError where there is no file
+        write      make the file, its folder and its tables where they are missing, and set a damaged file aside (a
+                   warning says where); False: change nothing, and raise NothingFoundError where there is no file
         timeout_s  how long to wait for another process's lock
         """
-        database = Database(StoreLocation.parse(url), write=write, timeout_s=timeout_s)
+        location = StoreLocation.parse(url)
+        if write and location.path is not None:
+            damage.set_aside_if_damaged(location.path)
+        database = Database(location, write=write, timeout_s=timeout_s)
         try:
             migrate.upgrade(database) if write else migrate.check(database)
         except BaseException:
@@ -52,6 +55,13 @@ class Store(Closing):
     def location(self) -> StoreLocation:
         """Where the store is; `str()` of it may be shown."""
         return self._database.location
+
+    def damage(self) -> str:
+        """What is wrong with the file, in one line; empty where it is sound (of a server nothing is asked)."""
+        if not self._database.is_sqlite:
+            return ""
+        with self._database.read() as connection:
+            return damage.told(str(connection.exec_driver_sql(damage.CHECK).scalar_one()))
 
     def close(self) -> None:
         """End what this store began as lost, and free the database. May be called twice."""

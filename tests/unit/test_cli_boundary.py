@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mktune.cli import boundary
+from mktune.cli import boundary, doctor
 from mktune.errors import InputError, NothingFoundError, PlanNotFound, SetupError, StoreError
 
 
@@ -101,7 +101,7 @@ def test_wrong_usage_exits_2_with_one_line(args: list[str], capsys: pytest.Captu
 SLEEPER = textwrap.dedent(
     """
     import sys, time
-    from mktune.cli import boundary
+    from mktune.cli import boundary, doctor
     def action(args):
         try:
             print("ready", flush=True)
@@ -224,3 +224,51 @@ def test_ctrl_c_before_the_program_is_loaded_is_one_line() -> None:
     """
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "mktune: error: interrupted\n")
+
+
+SECRETS = [
+    "postgresql://me:s3cr3t@127.0.0.1:9/db",
+    "postgresql+psycopg://me:s3cr3t@127.0.0.1:9/db?connect_timeout=1",
+    "postgresql://127.0.0.1:9/db?user=me&password=s3cr3t",
+    "postgresql://me:s3@s3cr3t@127.0.0.1/db",
+    "mysql://me:s3cr3t@h/db",
+    "postgresql://me:s3cr3t@127.0.0.1:port/db",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["leaderboard", "--store"],
+        ["doctor", "--store"],
+        ["import", "/nowhere.json", "--store"],
+        ["lookup", "glm52_attention_prefix", "--m", "16", "--kv", "8", "--gpu", "H200", "--store"],
+        ["leaderboard"],  # as the name of a workload
+        ["show"],
+        ["nonsense", "--store"],
+        ["leaderboard", "glm52_attention_prefix"],  # one argument too many
+        ["tune", "glm52_attention_prefix", "--kv", "8", "--m"],
+        ["export", "--out", "/dev/null/x", "--gpu"],
+    ],
+    ids=" ".join,
+)
+def test_no_password_is_printed_wherever_a_url_is_given(
+    url: str, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mktune.cli.doctor._compiler", lambda: doctor.Check("compiler", "ok", ""))
+    for more in ([], ["--json"]):
+        assert boundary.run([*command, url, *more]) != 0
+        out, err = capsys.readouterr()
+        assert "cr3t" not in out + err
+        assert err.count("\n") <= 2  # lookup warns of the store, then says that nothing is stored
+
+
+def test_no_password_is_in_the_log_of_an_internal_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(monkeypatch, raising(ValueError(f"connect to {SECRETS[0]} failed: password='s3cr3t'"))) == 1
+    line = capsys.readouterr().err
+    log = Path(line.rpartition("traceback in ")[2].rstrip(")\n"))
+    assert "ValueError" in log.read_text()
+    assert "cr3t" not in line + log.read_text()

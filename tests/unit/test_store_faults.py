@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import run
 from stored_values import WORKLOAD, make_study, make_trial, make_winner
 
 from mktune.errors import InputError, MktuneError, StoreError
@@ -53,7 +57,10 @@ def test_a_locked_store_is_a_store_error_after_the_wait(tmp_path: Path) -> None:
         assert len(store.trials(study)) == 2
 
 
-@pytest.mark.parametrize("content", [b"\0" * 4096, b"not a database" * 500, b'{"kind": "mktune-plans"}'])
+FOREIGN = [b"not a database" * 500, b'{"kind": "mktune-plans", "x": "mktune_plans"}', b"\x80\x04\x95pickle\0" * 99]
+
+
+@pytest.mark.parametrize("content", FOREIGN)
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(content)
@@ -65,20 +72,108 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: 
     assert [found.name for found in tmp_path.iterdir()] == ["x.db"]
 
 
-def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
-    path = _filled(tmp_path / "x.db")
+def _overwritten(path: Path, pages: range) -> bytes:
     content = bytearray(path.read_bytes())
-    content[4096 : 4096 * 12] = b"\xa5" * (4096 * 11)
+    for page in pages:
+        content[4096 * page : 4096 * (page + 1)] = b"\xa5" * 4096
     path.write_bytes(content)
+    return bytes(content)
 
-    def use() -> None:
-        with Store.open(path) as store:
-            make_study(store, "t")
-            store.leaderboard()
 
-    with pytest.raises(StoreError, match="damaged") as caught:
-        use()
+DAMAGES: dict[str, Callable[[Path], bytes]] = {
+    "pages overwritten": lambda path: _overwritten(path, range(1, 12)),
+    "first page overwritten": lambda path: _overwritten(path, range(1)),
+    "one page overwritten": lambda path: _overwritten(path, range(5, 6)),
+    "cut": lambda path: _written(path, path.read_bytes()[: path.stat().st_size * 6 // 10]),
+    "NUL bytes": lambda path: _written(path, b"\0" * 4096),
+}
+
+
+def _written(path: Path, content: bytes) -> bytes:
+    path.write_bytes(content)
+    return content
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_store_is_set_aside_whole_and_a_new_one_begins(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = _filled(tmp_path / "a b%#.db")
+    content = DAMAGES[damage](path)
+    with caplog.at_level(logging.WARNING), Store.open(path) as store:
+        assert store.put_winner(make_study(store), make_winner())
+    (record,) = caplog.records
+    (aside,) = [found for found in tmp_path.iterdir() if found != path]
+    assert re.fullmatch(r"a b%#\.db\.corrupt-[0-9TZ]+", aside.name)
+    assert aside.read_bytes() == content
+    assert f"{path} is damaged (" in record.message
+    assert f"set aside as {aside.name}" in record.message
+    assert len(PlanBook.open(path)) == 1
+    caplog.clear()
+    Store.open(path).close()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_reading_never_moves_a_damaged_store(tmp_path: Path, damage: str) -> None:
+    path = _filled(tmp_path / "x.db")
+    content = DAMAGES[damage](path)
+
+    def look() -> None:
+        with Store.open(path, write=False) as store:
+            assert store.damage()
+            raise StoreError("damaged")
+
+    with pytest.raises(StoreError, match=r"damaged|not an SQLite database") as caught:
+        look()
     _message(caught)
+    PlanBook.open(path)
+    assert path.read_bytes() == content
+    assert [found.name for found in tmp_path.iterdir()] == ["x.db"]
+
+
+def test_a_damaged_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.executescript("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (zeroblob(50000))")
+    connection.close()
+    content = _overwritten(tmp_path / "x.db", range(1))
+    with pytest.raises(StoreError):
+        Store.open(tmp_path / "x.db")
+    assert (tmp_path / "x.db").read_bytes() == content
+    assert [found.name for found in tmp_path.iterdir()] == ["x.db"]
+
+
+def test_the_log_of_a_damaged_store_goes_with_it_and_a_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path = _filled(tmp_path / "real" / "x.db")
+    (tmp_path / "x.db").symlink_to(path)
+    code = f"import os; from mktune.store import Store; s = Store.open({str(path)!r}); s.study; os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    log = (tmp_path / "real" / "x.db-wal").read_bytes()
+    _overwritten(path, range(1))
+    with Store.open(tmp_path / "x.db") as store:
+        assert store.studies() == []
+    assert (tmp_path / "x.db").is_symlink()
+    (aside,) = (tmp_path / "real").glob("x.db.corrupt-*Z")
+    assert aside.with_name(f"{aside.name}-wal").read_bytes() == log
+
+
+def test_of_processes_that_find_the_damage_at_once_one_sets_it_aside(tmp_path: Path) -> None:
+    path = _filled(tmp_path / "x.db")
+    _overwritten(path, range(1, 12))
+    code = f"""
+import sys
+from mktune.store import Store
+sys.stdin.readline()
+with Store.open({str(path)!r}) as store:
+    store.studies()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    workers = [subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) for _ in range(6)]
+    errors = [worker.communicate("go\n", timeout=60)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 6, errors
+    assert len(list(tmp_path.glob("x.db.corrupt-*"))) == 1
+    assert not PlanBook.open(path).winners
 
 
 def test_a_database_of_another_program_is_not_a_store_for_reading(tmp_path: Path) -> None:
@@ -160,17 +255,6 @@ def test_a_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path) -> None:
         Store.open("/proc/nowhere/x.db")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False)
-    if done.returncode:
-        pytest.skip("cannot mount a tmpfs here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 @root_only
 def test_a_full_disk_stops_with_a_message_and_keeps_what_was_stored(small_disk: Path) -> None:
     path = _filled(small_disk / "x.db")
@@ -194,6 +278,28 @@ def test_a_full_disk_stops_with_a_message_and_keeps_what_was_stored(small_disk: 
         assert len(store.trials(study)) == stored
 
 
+@root_only
+@pytest.mark.usefixtures("no_gpu")
+def test_a_search_on_a_full_disk_ends_with_its_code_and_goes_on_elsewhere(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = small_disk / "x.db"
+    question = ["tune", WORKLOAD, "--ops", "A0,B0", "--m", "16", "--kv", "8192", "--backend", "sim"]
+    question += ["--sampler", "random", "--study", "s", "--trials"]
+    out, err = run(capsys, *question, "2000", "--store", str(place), code=4)
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"mktune: error: the store {place}: the disk is full: free some space")
+    assert "Traceback" not in err
+    copy = tmp_path / "copy.db"
+    for found in small_disk.glob("x.db*"):  # the log stays beside it: there was no room to write it back
+        shutil.copy(found, f"{copy}{found.name.removeprefix('x.db')}")
+    with Store.open(place, write=False) as store:
+        kept = len(store.trials(store.find_study("s")))
+    assert kept > 20
+    out, _ = run(capsys, *question, str(kept + 2), "--resume", "--store", str(copy), "--json")
+    assert json.loads(out)["cells"][0]["resumed"] == kept
+
+
 def test_on_a_network_file_system_there_is_no_wal_and_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,6 +312,38 @@ def test_on_a_network_file_system_there_is_no_wal_and_a_warning(
     assert "network file system" in record.message
     assert "postgresql://" in record.message
     assert "mktune export" in record.message
+
+
+def test_a_file_that_comes_in_wal_mode_to_a_network_file_system_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _filled(tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    monkeypatch.setattr(filesystem, "filesystem_type", lambda path: "fuse.somebodys-own")
+    connection.execute("SELECT * FROM mktune_plans").fetchall()
+    with pytest.raises(StoreError, match="network file system and open elsewhere in WAL mode") as caught:
+        Store.open(path)
+    _message(caught)
+    assert len(PlanBook.open(path)) == 1  # reading goes on
+    connection.close()
+    with Store.open(path) as store:
+        assert len(store.trials(store.find_study("s"))) == 1
+        look = sqlite3.connect(path)
+        assert look.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        look.close()
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "gpfs", "cifs", "fuse.sshfs", "fuse.unknown", "fuse"])
+def test_kinds_of_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(filesystem, "filesystem_type", lambda path: kind)
+    assert filesystem.is_network(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "zfs", "fuse.fuse-overlayfs", "fuseblk"])
+def test_kinds_of_local_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(filesystem, "filesystem_type", lambda path: kind)
+    assert not filesystem.is_network(tmp_path)
 
 
 def test_a_local_store_is_in_wal_mode_while_open_and_one_file_at_rest(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from stored_values import make_study, make_winner
+from stored_values import make_plan, make_study, make_trial, make_winner
 
 from mktune import resources
+from mktune.errors import StoreError
 from mktune.location import SCHEMA, VERSION_TABLE
+from mktune.runtime import PlanBook
 from mktune.store import Store
 from mktune.store.models import Base
 
@@ -77,6 +79,67 @@ def test_migrations_are_found_in_a_folder_with_an_odd_name(tmp_path: Path, monke
     monkeypatch.setattr(resources, "migrations", lambda: folder)
     with Store.open(tmp_path / "x.db") as store:
         assert store.put_winner(None, make_winner())
+
+
+RELEASED = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
+
+
+def _restored(dump: Path, path: Path) -> Path:
+    connection = sqlite3.connect(path)
+    connection.executescript(dump.read_text())
+    connection.close()
+    return path
+
+
+def test_there_is_a_filled_store_of_every_schema() -> None:
+    assert [dump.stem for dump in RELEASED] == [f"schema_{number:04}" for number in range(1, int(SCHEMA) + 1)]
+
+
+@pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
+def test_a_store_of_every_schema_goes_up_with_all_it_holds(tmp_path: Path, dump: Path) -> None:
+    path = _restored(dump, tmp_path / "x.db")
+    with Store.open(path) as store:
+        study = store.find_study("a study")
+        assert (study.invalid, study.duplicate, study.problem.ops) == (3, 1, ("A0", "B0"))
+        trials = store.trials(study)
+        assert [trial.outcome.status for trial in trials] == ["ok", "ok", "hang"]
+        assert [trial.outcome.measurement.span_us for trial in trials if trial.outcome.measurement] == [10.0, 11.0]
+        (winner,) = store.winners()
+        assert (winner.plan, winner.measurement.span_us) == (make_plan(stages=2), 10.0)
+        assert len(store.winners(history=True)) == 2
+        assert [row.winner for row in store.leaderboard()] == [True, False]
+        store.add_trial(study, make_trial(3))
+    connection = sqlite3.connect(path)
+    assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMA,)]
+    connection.close()
+    assert "No new upgrade operations detected" in _alembic(path, "check")
+
+
+@pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
+def test_reading_never_upgrades(tmp_path: Path, dump: Path) -> None:
+    path = _restored(dump, tmp_path / "x.db")
+    before = path.read_bytes()
+    book = PlanBook.open(path)
+    if dump.stem == f"schema_{SCHEMA}":
+        assert len(book) == 1
+        Store.open(path, write=False).close()
+    else:
+        with pytest.raises(StoreError, match=rf"has schema {dump.stem[-4:]}; any `mktune tune` with it upgrades it"):
+            Store.open(path, write=False)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("found", ["0000", "", "00", "0001a", "-1", "'"])
+def test_a_schema_that_nobody_made_is_refused(tmp_path: Path, found: str) -> None:
+    path = _restored(RELEASED[0], tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (found,))
+    connection.commit()
+    connection.close()
+    for write in (True, False):
+        with pytest.raises(StoreError, match=re.escape(f"schema {found}")) as caught:
+            Store.open(path, write=write)
+        assert "\n" not in str(caught.value)
 
 
 _OPEN = """
