@@ -67,6 +67,12 @@ def _early_read(base: str, writer: str, kind: str) -> Case:
     return Case(base, 1, f"{writer}@0", f"read_after_write {edge}", (edge,), (f"{edge} {kind}",))
 
 
+def _launch_order_join(source: str, target: str) -> Case:
+    """The consumer starts beside its producer and is held by its wait alone."""
+    edge = f"{source}@0->{target}@0"
+    return Case("branches+pdl", 1, f"{source}@0", "", (edge,), (f"{edge} launch_order",))
+
+
 def _one_sink(base: str, left_out: str, slow: str, reason: str) -> Case:
     return Case(base, 2, f"{slow}@0", reason, (f"{left_out}@0->A0@1",))
 
@@ -98,7 +104,9 @@ UNSAFE: tuple[Case, ...] = (
 SAFE: tuple[Case, ...] = (
     *(Case(base, copies, slow) for base, copies, slow in sorted({(c.base, c.copies, c.slow) for c in UNSAFE})),
     Case("branches+pdl", 2, "D1f@0", shares=(("B0.partials", "D1.partials"),)),
+    *(_launch_order_join(source, target) for source, target in JOINS),
 )
+"""Each base with each slow kernel; then two workspaces that may be one, and joins that only the wait holds."""
 
 
 def shape_of(m: int) -> Shape:
