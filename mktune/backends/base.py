@@ -35,6 +35,14 @@ class Problem:
         return replace(self, ops=tuple(workload(self.workload).subgraph(ops).calls))
 
 
+@dataclass(frozen=True)
+class Stamps:
+    """When kernels run: name → begin and end in µs from the first begin, and the span in µs while that was noted."""
+
+    kernels: Mapping[str, tuple[float, float]]
+    span_us: float
+
+
 class Bench(Closing):
     """One problem on one device. Used as a context manager; methods never raise for a bad candidate."""
 
@@ -62,6 +70,16 @@ class Bench(Closing):
     def paired(self, plans: Mapping[str, Plan]) -> tuple[Mapping[str, Sequence[float]], Mapping[str, float]]:
         """Spans in µs by name, measured in the same rounds, and the device's state: sample i of one plan was taken
         beside sample i of every other. Plans must have been verified. Raises CandidateError."""
+
+    def rounds(
+        self, plans: Mapping[str, Plan], rounds: int
+    ) -> tuple[Mapping[str, Sequence[float]], Mapping[str, float]]:
+        """As `paired`, two samples of each plan a round, without starting afresh where `paired` would."""
+        return self.paired(plans)
+
+    @abstractmethod
+    def stamps(self, plan: Plan, kernels: Sequence[str]) -> Stamps:
+        """When `kernels` of a verified plan begin and end. Raises InputError for one that it has not."""
 
     @abstractmethod
     def alone(self, ops: Sequence[str]) -> Bench:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mktune import __version__
-from mktune.backends.base import Backend, Bench, Problem
+from mktune.backends.base import Backend, Bench, Problem, Stamps
 from mktune.backends.models import known_gpu
 from mktune.backends.sim_constants import CONSTANTS, VERSION, Constants
 from mktune.backends.sim_kernels import sim_kernels
 from mktune.backends.sim_model import span_us
 from mktune.device import Device
-from mktune.errors import MktuneError
+from mktune.errors import InputError, MktuneError
 from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
 from mktune.measure.attribution import attribute
@@ -78,6 +78,14 @@ class SimBench(Bench):
         """A modelled span stands in every round."""
         spans = {name: model(plan, self.device, self._constants)[0] for name, plan in plans.items()}
         return {name: [span] * MIN_PAIRS for name, span in spans.items()}, {}
+
+    def stamps(self, plan: Plan, kernels: Sequence[str]) -> Stamps:
+        """As modelled: looking costs nothing."""
+        span, times = model(plan, self.device, self._constants)
+        if missing := [name for name in kernels if name not in times]:
+            raise InputError(f"no kernel {', '.join(missing)}; there are {', '.join(times)}")
+        origin = min(times[name][0] for name in kernels)
+        return Stamps({name: (times[name][0] - origin, times[name][1] - origin) for name in kernels}, span)
 
     def alone(self, ops: Sequence[str]) -> SimBench:
         return SimBench(self.problem.part(ops), self.device, self._constants)

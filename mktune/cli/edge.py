@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import DEFAULT_WORKLOAD, Json, OneKv, WorkloadOption, example, numbers
-from mktune.errors import InputError, SetupError
+from mktune.cli.backend import choose
+from mktune.cli.options import (
+    DEFAULT_WORKLOAD,
+    BackendName,
+    Json,
+    OneKv,
+    SimGpu,
+    WorkloadOption,
+    example,
+    numbers,
+)
+from mktune.errors import InputError
 from mktune.graph.workload import workload as known_workload
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
-    from mktune.measure.edge import EdgeRow
+    from mktune.measure.edge import EdgeChoice, EdgeRow
 
 HEADINGS = {
     "off_us": "off µs",
@@ -41,14 +52,16 @@ def edge(
     ] = "16,32,64,128,256",
     kv: OneKv = 8192,
     workload: WorkloadOption = DEFAULT_WORKLOAD,
+    backend: BackendName = "auto",
+    sim_gpu: SimGpu = "h200",
     as_json: Json = False,
 ) -> None:
-    """Measure one edge on the GPU: wait at entry, after the prologue, with prefetch; PDL off and on.
+    """Measure one edge: the consumer waits at entry, after the prologue, with prefetch; PDL off and on.
 
     saved: off − on. step: the wait above − this one, PDL on. slow-down: the producer's own time, on − off.
     trigger: where the producer triggers with PDL on, the fastest of those tried.
+    Last, what the edge should be at each M: the fastest graph of each kind, measured side by side.
     """
-    from mktune.backends.cuda import CudaBackend
     from mktune.measure.edge import edge_plans, edge_table
 
     known = known_workload(workload)
@@ -58,20 +71,21 @@ def edge(
     ms = numbers("--m", m)
     for rows in ms:
         edge_plans(known, producer, consumer, Shape.from_m(rows, kv), "sm_90a")
-    try:
-        backend = CudaBackend()
-    except SetupError as error:
-        raise SetupError(f"edge needs a GPU: {error}") from None
-    table = edge_table(backend, producer, consumer, ms, kv, workload)
+    chosen = choose(backend, sim_gpu)
+    table = edge_table(chosen, workload, producer, consumer, ms, kv)
+    device = chosen.device
     if as_json:
-        gpu = {"gpu": backend.device.name, "driver": backend.device.driver, "cuda": backend.device.cuda}
-        render.document({"producer": producer, "consumer": consumer, **gpu, "rows": [asdict(row) for row in table]})
+        gpu = {"gpu": device.name, "driver": device.driver, "cuda": device.cuda, "simulated": chosen.simulated}
+        found = {name: [asdict(entry) for entry in getattr(table, name)] for name in ("rows", "choices")}
+        render.document({"producer": producer, "consumer": consumer, **gpu, **found})
     else:
-        render.folded(f"{workload} {producer} → {consumer}, KV {kv}, {backend.device.name}, times in µs", "bold")
-        print_rows(table)
+        where = f"{device.name}{' simulated' if chosen.simulated else ''}"
+        render.folded(f"{workload} {producer} → {consumer}, KV {kv}, {where}, times in µs", "bold")
+        print_rows(table.rows)
+        print_choices(table.choices)
 
 
-def print_rows(table: list[EdgeRow]) -> None:
+def print_rows(table: Sequence[EdgeRow]) -> None:
     """The table, one line for each M and wait."""
     columns = [render.Column("M", right=True, whole=True)]
     columns += [render.Column(name, whole=True) for name in ("wait", "trigger")]
@@ -79,3 +93,18 @@ def print_rows(table: list[EdgeRow]) -> None:
     render.table(
         columns, [(row.m, row.wait, row.trigger, *(f"{getattr(row, name):.2f}" for name in HEADINGS)) for row in table]
     )
+
+
+def print_choices(choices: Sequence[EdgeChoice]) -> None:
+    """What the edge should be, one line for each M."""
+    render.line("")
+    columns = [render.Column("M", right=True, whole=True), render.Column("edge", whole=True)]
+    columns += [render.Column(name, right=True, whole=True) for name in ("PDL saves", "95 %")]
+    columns += [render.Column(name, whole=True) for name in ("full: wait", "programmatic: wait/trigger")]
+    render.table(columns, [_choice_cells(choice) for choice in choices])
+
+
+def _choice_cells(choice: EdgeChoice) -> list[object]:
+    saved = choice.saved
+    interval = f"{saved.low:.2f} to {saved.high:.2f}"
+    return [choice.m, choice.kind, f"{saved.median:.2f}", interval, choice.full, "/".join(choice.programmatic)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from mktune import __version__
-from mktune.backends.base import Bench, Problem
+from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError
@@ -125,10 +125,12 @@ class CudaBench(Bench):
         request = {"do": "validate", "plan": plan.json, "effort": dict(effort or {})}
         return str(self._ask(request, VALIDATE_SECONDS)["validated"])
 
-    def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Reply:
-        """When kernels of a verified plan begin and end, and the stamped graph's span; see `measure.stamps`."""
+    def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Stamps:
+        """Medians over replays of a diagnostic build; see `measure.stamps`."""
         request = {"do": "stamps", "plan": plan.json, "kernels": list(kernels), "replays": replays}
-        return self._ask(request, ROUNDS_SECONDS)
+        reply = self._ask(request, ROUNDS_SECONDS)
+        times = {name: (float(begin), float(end)) for name, (begin, end) in reply["kernels"].items()}
+        return Stamps(times, float(reply["stamped_span_us"]))
 
     def restart(self) -> None:
         """Go on in a fresh process."""

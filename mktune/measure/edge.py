@@ -5,6 +5,9 @@ that of the kernel at its end: at entry, after the prologue, after weights are b
 full; with PDL on it is programmatic, and each place where the producer can trigger before its end is tried: the fastest
 is the row. All graphs are measured in the same rounds, so that their differences are paired. The producer's own time is
 from its first CTA's begin to its last CTA's end, noted by itself in a diagnostic build (`stamps`).
+
+Then the fastest graph with PDL on meets the fastest with PDL off in rounds of their own, which decide what the edge
+should be.
 """
 
 from __future__ import annotations
@@ -12,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mktune.backends.base import Problem
-from mktune.backends.cuda import CudaBackend
+from mktune.backends.base import Backend, Bench, Problem
 from mktune.backends.models import gpu_of
 from mktune.errors import CandidateError, InputError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import Workload, workload
-from mktune.measure.cuda_bench import CudaBench
-from mktune.measure.stats import median
+from mktune.measure.stats import Interval, median, paired_difference
 from mktune.ops.base import Op
 from mktune.plan import GDC, EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
@@ -56,26 +57,53 @@ class EdgeRow:
     stamp_cost_us: float
 
 
+@dataclass(frozen=True)
+class EdgeChoice:
+    """The fastest graph of each kind at one M, measured side by side.
+
+    kind           the kind that is faster: full, programmatic, or either where neither is beyond doubt
+    full           where the consumer waits in the fastest graph with PDL off
+    programmatic   the same with PDL on, and where the producer triggers
+    saved          span with PDL off - span with PDL on in µs, with its 95 % interval: below zero PDL costs time
+    """
+
+    m: int
+    kind: str
+    full: str
+    programmatic: tuple[str, str]
+    saved: Interval
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """`rows` by M, then by wait position; `choices` by M."""
+
+    rows: tuple[EdgeRow, ...]
+    choices: tuple[EdgeChoice, ...]
+
+
 def edge_table(
-    backend: CudaBackend,
-    producer: str = "A0",
-    consumer: str = "B0",
+    backend: Backend,
+    workload_name: str,
+    producer: str,
+    consumer: str,
     ms: Sequence[int] = MS,
     kv: int = 8192,
-    workload_name: str = "glm52_attention_prefix",
     op_plans: dict[str, OpPlan] | None = None,
-) -> list[EdgeRow]:
-    """The table, rows by M, then by wait position. `op_plans` are configs other than the default ones.
+) -> EdgeTable:
+    """What the edge from `producer` to `consumer` is worth. `op_plans` are configs other than the default ones.
 
     Raises InputError where the two ops have no edge; CandidateError where one of the graphs gives wrong results.
     """
-    rows = []
+    rows: list[EdgeRow] = []
+    choices = []
     for m in ms:
         shape = Shape.from_m(m, kv)
         plans = edge_plans(workload(workload_name), producer, consumer, shape, backend.device.arch, op_plans)
         with backend.open(Problem(workload_name, (producer, consumer), shape)) as bench:
             rows += _rows(bench, plans, shape)
-    return rows
+            choices.append(_choice(bench, plans, rows[-len({wait for wait, _ in plans}) :]))
+    return EdgeTable(tuple(rows), tuple(choices))
 
 
 def edge_plans(
@@ -134,7 +162,7 @@ def _placed(base: Plan, edge: EdgeName, wait: str, trigger: str) -> Plan:
     return replace(base, kernels=tuple(kernels.items()), edges=tuple(edges.items())).canonical()
 
 
-def _rows(bench: CudaBench, plans: dict[tuple[str, str], Plan], shape: Shape) -> list[EdgeRow]:
+def _rows(bench: Bench, plans: dict[tuple[str, str], Plan], shape: Shape) -> list[EdgeRow]:
     bench.prepare(list(plans.values()))
     for (wait, trigger), plan in plans.items():
         if wrong := bench.verify(plan):
@@ -169,12 +197,22 @@ def _rows(bench: CudaBench, plans: dict[tuple[str, str], Plan], shape: Shape) ->
     return rows
 
 
-def _producer_time(bench: CudaBench, plan: Plan) -> tuple[float, float]:
+def _producer_time(bench: Bench, plan: Plan) -> tuple[float, float]:
     """How long the first kernel of `plan` runs, and the span with its stamps, in µs."""
     root = plan.order[0]
     found = bench.stamps(plan, [root])
-    begin, end = found["kernels"][root]
-    return end - begin, found["stamped_span_us"]
+    begin, end = found.kernels[root]
+    return end - begin, found.span_us
+
+
+def _choice(bench: Bench, plans: dict[tuple[str, str], Plan], rows: Sequence[EdgeRow]) -> EdgeChoice:
+    """`rows` are those of one M. They were chosen for being the fastest, so their samples must not decide."""
+    full, on = min(rows, key=lambda row: row.off_us), min(rows, key=lambda row: row.on_us)
+    pair = {"full": plans[full.wait, OFF], "programmatic": plans[on.wait, on.trigger]}
+    samples, _ = bench.rounds(pair, _ROUNDS)
+    saved = paired_difference(samples["full"], samples["programmatic"])
+    kind = "programmatic" if saved.low > 0 else "full" if saved.high < 0 else "either"
+    return EdgeChoice(on.m, kind, full.wait, (on.wait, on.trigger), saved)
 
 
 def _gain(before: Sequence[float], after: Sequence[float]) -> float:

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.gpu
 
 
 def test_the_table_has_a_row_for_each_m_and_wait_and_its_columns_agree():
-    rows = edge_table(CudaBackend())
+    table = edge_table(CudaBackend(), "glm52_attention_prefix", "A0", "B0")
+    rows = table.rows
     for row in rows:
         print(
             json.dumps(
@@ -26,3 +27,6 @@ def test_the_table_has_a_row_for_each_m_and_wait_and_its_columns_agree():
         assert row.slowdown_us == pytest.approx(row.producer_on_us - row.producer_off_us)
         assert 0.5 < row.producer_off_us < row.off_us
         assert row.trigger in ("start", "after_wait", "before_epilogue")
+    assert [choice.m for choice in table.choices] == list(MS)
+    for choice in table.choices:
+        assert choice.saved.low <= choice.saved.median <= choice.saved.high

@@ -119,9 +119,9 @@ def test_kernels_note_when_they_begin_and_end(bench, plans):
     assert bench.verify(plans["serial"]) == ""
     found = bench.stamps(plans["serial"], ["A0", "B0f"])
     print(found)
-    (a0_begin, a0_end), (b0f_begin, b0f_end) = found["kernels"]["A0"], found["kernels"]["B0f"]
+    (a0_begin, a0_end), (b0f_begin, b0f_end) = found.kernels["A0"], found.kernels["B0f"]
     assert a0_begin == 0 < a0_end < b0f_begin < b0f_end
-    assert b0f_end < found["stamped_span_us"] < 1.3 * bench.measure(plans["serial"], None).measurement.span_us
+    assert b0f_end < found.span_us < 1.3 * bench.measure(plans["serial"], None).measurement.span_us
 
 
 def test_promotion_stores_a_validated_plan(bench, plans):

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from mktune import resources
-from mktune.backends.base import Backend, Bench, Problem
+from mktune.backends.base import Backend, Bench, Problem, Stamps
 from mktune.backends.models import known_gpu
 from mktune.errors import CandidateError
 from mktune.graph.workload import workload
@@ -83,6 +83,9 @@ class FakeBench(Bench):
     def paired(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float]]:
         outcomes = {name: self.answer(plan) for name, plan in plans.items()}
         return {name: [o.measurement.span_us] * MIN_PAIRS for name, o in outcomes.items() if o.measurement}, {}
+
+    def stamps(self, plan: Plan, kernels: Sequence[str]) -> Stamps:
+        return Stamps(dict.fromkeys(kernels, (0.0, 1.0)), 1.0)
 
     def alone(self, ops: Sequence[str]) -> FakeBench:
         """A bench of the part, in `parts` under its ops; it answers the same."""

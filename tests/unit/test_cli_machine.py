@@ -121,51 +121,39 @@ def test_run_refuses_a_plan_that_is_not_valid(capsys: pytest.CaptureFixture[str]
     assert "split_k" in err
 
 
-def test_edge_needs_a_gpu_and_two_ops_with_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = run(capsys, "edge", "A0", "B0", code=3)
-    assert err.startswith("mktune: error: edge needs a GPU: ")
-    assert "--backend" not in err  # which edge does not have
-    assert err.count("\n") == 1
+def test_edge_wants_two_ops_with_an_edge_and_a_gpu_where_it_is_told_so(
+    capsys: pytest.CaptureFixture[str], no_gpu: None
+) -> None:
+    _, err = run(capsys, "edge", "A0", "B0", "--backend", "cuda", code=3)
+    assert err.startswith("mktune: error: ")
     for args in (["A0", "Z"], ["B0", "A0"], ["A0", "E1"], ["A0", "B0", "--m", "0"], ["A0", "B0", "--m", "a"]):
         _, err = run(capsys, "edge", *args, code=2)
         assert err.count("\n") == 1
 
 
-def test_edge_table_has_a_line_for_each_row(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ops", "workload", "waits"), [("A0 B0", "glm52_attention_prefix", 3), ("G N", "gemm_rmsnorm", 2)]
+)
+def test_edge_has_a_line_for_each_wait_and_says_what_the_edge_should_be(
+    capsys: pytest.CaptureFixture[str], ops: str, workload: str, waits: int
 ) -> None:
-    from mktune.backends.models import KNOWN
-    from mktune.measure.edge import EdgeRow
-    from mktune.plan import GDC
-
-    def rows(backend: object, producer: str, consumer: str, ms: tuple[int, ...], *more: object) -> list[EdgeRow]:
-        times = (15.0, 12.5, 2.5, 0.0, 3.0, 3.25, 0.25, 0.1)
-        return [EdgeRow(m, 8192, wait, "start", *times) for m in ms for wait in GDC]
-
-    monkeypatch.setattr("mktune.measure.edge.edge_table", rows)
-    monkeypatch.setattr("mktune.executors.discovery.find_device", lambda index=0: KNOWN["h200"])
-    out, _ = run(capsys, "edge", "A0", "B0", "--m", "16,32")
+    args = ["edge", *ops.split(), "--workload", workload, "--m", "16,128", "--backend", "sim"]
+    out, _ = run(capsys, *args)
     lines = out.splitlines()
-    assert "A0 → B0" in lines[0]
-    assert "NVIDIA H200" in lines[0]
-    assert len(lines) == 2 + 2 * len(GDC)
-    assert lines[2].split() == [
+    assert lines[0].startswith(f"{workload} {ops.replace(' ', ' → ')}, KV 8192, NVIDIA H200 simulated")
+    assert len(lines) == 1 + 1 + 2 * waits + 1 + 1 + 2
+    out, _ = run(capsys, *args, "--json")
+    document = json.loads(out)
+    assert (document["gpu"], document["simulated"]) == ("NVIDIA H200", True)
+    assert [row["m"] for row in document["rows"]] == [16] * waits + [128] * waits
+    row, choice = document["rows"][0], document["choices"][0]
+    assert lines[2].split()[:6] == [
         "16",
         "entry",
-        "start",
-        "15.00",
-        "12.50",
-        "2.50",
-        "0.00",
-        "3.00",
-        "3.25",
-        "0.25",
-        "0.10",
+        row["trigger"],
+        *(f"{row[k]:.2f}" for k in ("off_us", "on_us", "saved_us")),
     ]
-    out, _ = run(capsys, "edge", "A0", "B0", "--m", "16", "--json")
-    document = json.loads(out)
-    assert document["gpu"] == "NVIDIA H200"
-    assert document["rows"][0]["saved_us"] == 2.5
+    assert lines[-2].split()[:3] == ["16", choice["kind"], f"{choice['saved']['median']:.2f}"]
 
 
 def test_doctor_finds_a_home_that_nobody_has(

@@ -2,7 +2,9 @@
 
 import pytest
 
+from mktune.backends.base import Stamps
 from mktune.backends.models import KNOWN
+from mktune.backends.sim import SimBackend
 from mktune.errors import InputError
 from mktune.graph.workload import workload
 from mktune.measure.edge import MS, OFF, edge_plans, edge_table
@@ -42,7 +44,11 @@ def test_row_blocks_fit_m_and_given_configs_are_kept():
 
 
 class FakeBench:
-    """Spans and producer times that follow from wait and trigger."""
+    """Spans and producer times that follow from wait and trigger; `saved` is what PDL saves when its best is measured
+    beside the best without."""
+
+    def __init__(self, saved):
+        self.saved = saved
 
     def __enter__(self):
         return self
@@ -57,6 +63,12 @@ class FakeBench:
         return ""
 
     def rounds(self, plans, rounds):
+        if set(plans) == {"full", "programmatic"}:
+            full, early = plans["full"], plans["programmatic"]
+            assert full.edge["A0", "B0p"] == "full"
+            assert early.edge["A0", "B0p"] == "programmatic"
+            assert early.kernel["B0p"].gdc == "prefetch"
+            return {"full": [10.0 + self.saved] * 32, "programmatic": [10.0 + 0.1 * (i % 2) for i in range(32)]}, {}
         gains = {"entry": 0.5, "prologue": 0.75, "prefetch": 1.5}
         early = {OFF: 0.0, "start": 0.8, "after_wait": 1.0, "before_epilogue": 0.9}
         spans = {name: 13.0 - gains[name.split()[0]] * early[name.split()[1]] for name in plans}
@@ -64,23 +76,49 @@ class FakeBench:
 
     def stamps(self, plan, kernels):
         ran = 1.5 if plan.kernel["A0"].trigger == "exit" else 1.7
-        return {"kernels": {"A0": [0.0, ran]}, "stamped_span_us": 13.5}
+        return Stamps({"A0": (0.0, ran)}, 13.5)
 
 
 class FakeBackend:
     device = KNOWN["h200"]
 
+    def __init__(self, saved=0.5):
+        self.saved = saved
+
     def open(self, problem):
         assert problem.ops == ("A0", "B0")
-        return FakeBench()
+        return FakeBench(self.saved)
 
 
 def test_rows_take_the_best_trigger_and_paired_differences():
-    rows = edge_table(FakeBackend(), ms=(16,))
+    rows = edge_table(FakeBackend(), PREFIX.name, "A0", "B0", (16,)).rows
     assert [(row.wait, row.trigger) for row in rows] == [(wait, "after_wait") for wait in GDC]
     assert [row.saved_us for row in rows] == pytest.approx([0.5, 0.75, 1.5])
     assert [row.step_us for row in rows] == pytest.approx([0.0, 0.25, 0.75])
     assert [row.slowdown_us for row in rows] == pytest.approx([0.2, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(("saved", "kind"), [(0.5, "programmatic"), (-0.3, "full"), (0.05, "either")])
+def test_the_best_of_each_kind_decide_in_rounds_of_their_own(saved, kind):
+    (choice,) = edge_table(FakeBackend(saved), PREFIX.name, "A0", "B0", (16,)).choices
+    assert (choice.m, choice.kind) == (16, kind)
+    assert (choice.full, choice.programmatic) == ("entry", ("prefetch", "after_wait"))
+    assert choice.saved.low <= saved <= choice.saved.high + 0.05
+
+
+@pytest.mark.parametrize(("name", "producer", "consumer"), [(PREFIX.name, "A0", "B0"), ("gemm_rmsnorm", "G", "N")])
+def test_a_model_answers_too(name, producer, consumer):
+    """Its spans have no noise: what it says of the edge is what its rows say."""
+    table = edge_table(SimBackend("h200"), name, producer, consumer)
+    assert [choice.m for choice in table.choices] == list(MS)
+    for choice in table.choices:
+        rows = [row for row in table.rows if row.m == choice.m]
+        assert choice.saved.median == pytest.approx(min(r.off_us for r in rows) - min(r.on_us for r in rows))
+        assert choice.kind == (
+            "programmatic" if choice.saved.median > 0 else "full" if choice.saved.median else "either"
+        )
+        assert all(0 < row.producer_off_us < row.off_us for row in rows)
+        assert all(row.stamp_cost_us == 0 for row in rows)
 
 
 def test_ops_without_an_edge_are_refused():
