@@ -90,13 +90,13 @@ def test_wrong_results_are_rejected(fault):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_machine_code_waits_triggers_and_loads_as_the_ops_declare(arch):
-    """Every placement, with splits and without."""
-    plans = [(G, plan) for plan in (G.default(arch), changed(G.default(arch), split_k=4))] + [(N, N.default(arch))]
+    """Every placement of the default configs, every wait with splits."""
     cases = [
-        (op, plan, KernelPlan(gdc=gdc, trigger=trigger))
-        for (op, plan), gdc, trigger in itertools.product(plans, GDC, TRIGGERS)
-        if gdc in op.gdc_values(plan, "")
+        (op, op.default(arch), KernelPlan(gdc=gdc, trigger=trigger))
+        for op, gdc, trigger in itertools.product((G, N), GDC, TRIGGERS)
+        if gdc in op.gdc_values(op.default(arch), "")
     ]
+    cases += [(G, changed(G.default(arch), split_k=4), KernelPlan(gdc=gdc, trigger="start")) for gdc in GDC]
     specs = [launches_for(op.title, plan, (kernel,), SHAPE, gpu_of(arch))[0].kernel for op, plan, kernel in cases]
     for (op, plan, kernel), code in zip(cases, build(specs, arch), strict=True):
         (declared,) = op.facts(plan, (kernel,))
