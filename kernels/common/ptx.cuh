@@ -89,8 +89,9 @@ MKTUNE_DEVICE void copy_bytes(u32 target, const void* source, u32 bytes, u32 bar
                "l"(source), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Orders a thread's own global and shared accesses before later ones by the copy engine.
-MKTUNE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// Orders a thread's own shared-memory accesses before later ones by the copy engine. NOTE: without the state space it is
+// a fence of global memory too, and waits until the thread's last results have been written.
+MKTUNE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- global memory -----------------------------------------------------------------------------------------------
 // Constants, loaded where the source says so. NOTE: a load of the read-only path (.nc, __ldg) would be moved down past
