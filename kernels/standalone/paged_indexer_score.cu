@@ -1,7 +1,8 @@
 // E1 as a kernel of its own. The grid is (query blocks of a request, KV splits, requests): CTAs that read the same
 // pages start together.
 //
-// Warps: four that score, then the loader of pages, then that of queries. Every thread executes the wait on every path.
+// Warps: four or eight that score, then the loader of pages, then that of queries. Every thread executes the wait on
+// every path.
 // Before it: with gdc = prologue barriers and descriptors; with gdc = prefetch also the context lengths, the block
 // table and the first `stages` pages. NOTE: pages are no constants. Whoever writes them must have completed when this
 // kernel starts.
@@ -12,13 +13,13 @@
 namespace mktune {
 
 // `key_rows` and `scale_rows` see the pool as rows of 128 bytes, 66 a page.
-template <int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
-__global__ void __launch_bounds__(192)
+template <Mma kMma, int kBlockQ, int kStages, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__(PagedIndexerScore<kMma, kBlockQ, kStages>::kThreads + 64)
     paged_indexer_score(const __grid_constant__ TensorMap key_rows, const __grid_constant__ TensorMap scale_rows,
                         const __grid_constant__ TensorMap query_rows, const float* w, const int* block_table,
                         const int* context_lens, float* logits, int rows, int tokens_per_request, int columns,
                         int pages_of_cta, int stride) {
-  using Body = PagedIndexerScore<kBlockQ, kStages>;
+  using Body = PagedIndexerScore<kMma, kBlockQ, kStages>;
   constexpr int kPageWarp = Body::kThreads / 32, kQueryWarp = kPageWarp + 1;
   extern __shared__ __align__(1024) u8 shared[];
   const Body body{shared_address(shared)};
@@ -36,8 +37,11 @@ __global__ void __launch_bounds__(192)
   const auto look_up = [&] {
     context = Body::load_context(context_lens, tile.m, tile.tokens, lane);
     if (warp == kPageWarp) page_number = Body::load_page_number(table_row, first_page, columns, lane);
-    tile.pages = Body::visible_pages(context, first_page, pages_of_cta);
   };
+  const auto ask_for_queries = [&] {
+    if (warp == kQueryWarp && elect_one()) body.load_queries({0, 0}, query_rows, w, tile.m, rows);
+  };
+  if constexpr (kGdc != Gdc::kPrologue) look_up();  // on its way while barriers are set up
   if (warp == kPageWarp) {
     if (elect_one()) {
       body.init_pages();
@@ -50,9 +54,11 @@ __global__ void __launch_bounds__(192)
       body.init_queries();
       prefetch_descriptor(query_rows);
     }
+    __syncwarp();
+    if constexpr (kGdc == Gdc::kEntry) ask_for_queries();
   }
   if constexpr (kGdc != Gdc::kPrologue) {
-    look_up();
+    tile.pages = Body::visible_pages(context, first_page, pages_of_cta);
     early = min(tile.pages, kStages);
     if (warp == kPageWarp) body.load_pages({0, 0}, key_rows, scale_rows, page_number, 0, early);
   }
@@ -60,19 +66,23 @@ __global__ void __launch_bounds__(192)
 
   if constexpr (kGdc != Gdc::kEntry) wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kPrologue) look_up();
+  if constexpr (kGdc != Gdc::kEntry) ask_for_queries();
+  if constexpr (kGdc == Gdc::kPrologue) {
+    look_up();
+    tile.pages = Body::visible_pages(context, first_page, pages_of_cta);
+  }
 
   if (tile.pages > 0) {
     if (warp == kPageWarp) {
       body.load_pages({0, 0}, key_rows, scale_rows, page_number, early, tile.pages);
-    } else if (warp == kQueryWarp) {
-      if (elect_one()) body.load_queries({0, 0}, query_rows, w, tile.m, rows);
-    } else {
+    } else if (warp != kQueryWarp) {
       body.score({0, 0}, tile, context, logits, stride, threadIdx.x, [] {
         trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
         delay_before_results();
       });
     }
+  } else if (warp == kQueryWarp) {
+    mbarrier_wait(body.queries_full(), 0);  // no copy may outlive its CTA
   }
   stamp_end();
 }

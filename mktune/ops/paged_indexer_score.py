@@ -28,11 +28,17 @@ from mktune.shape import Shape
 if TYPE_CHECKING:
     import torch
 
-THREADS = 192
-"""One consumer warpgroup and two loader warps."""
+LOADER_THREADS = 64
+"""A warp that loads pages and one that loads queries."""
+
+WARPGROUP_TOKENS = 4
+"""Tokens of a CTA whose scores one warpgroup makes."""
 
 QUERY_BYTES = INDEX_HEADS * INDEX_DIM + 4 * INDEX_HEADS
 """Shared memory of one token's query: its heads in e4m3 and their fp32 weights."""
+
+SCALE_BYTES = 4 * PAGE
+"""Shared memory of one page's scales. There is room for one page more than there are stages."""
 
 PAGES = ("index_k_cache", "block_table", "context_lens")
 
@@ -57,7 +63,7 @@ class PagedIndexerScore(Op):
     }
 
     def default(self, arch: str) -> OpPlan:
-        return OpPlan.of("mktune", {"kv_split": 128, "q_block": 8, "stages": 2})
+        return OpPlan.of("mktune", {"kv_split": 256, "q_block": 4, "stages": 3})
 
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         return {
@@ -94,7 +100,7 @@ class PagedIndexerScore(Op):
         warm = sum(self.ports[port].nbytes(shape) for port in ("qi", "w", "logits", "block_table", "context_lens"))
         cold = self.bytes_read(shape)
         ring = min(cold, ctas * config["stages"] * INDEX_PAGE_BYTES)
-        return (KernelWork(ctas, THREADS, _smem_bytes(config), cold, warm, ring, self.flops(shape)),)
+        return (KernelWork(ctas, threads(plan), _smem_bytes(config), cold, warm, ring, self.flops(shape)),)
 
     def bytes_read(self, shape: Shape) -> int:
         return self.ports["index_k_cache"].nbytes(shape)
@@ -133,12 +139,17 @@ class PagedIndexerScore(Op):
         return torch.arange(self.ports["logits"].size(shape)[1], device=lens.device) < lens
 
 
+def threads(plan: OpPlan) -> int:
+    """Threads of a CTA."""
+    return 128 * -(-_numbers(plan)["q_block"] // WARPGROUP_TOKENS) + LOADER_THREADS
+
+
 def _numbers(plan: OpPlan) -> dict[str, int]:
     return {name: int(value) for name, value in plan.config}
 
 
 def _smem_bytes(config: dict[str, int]) -> int:
-    return config["stages"] * INDEX_PAGE_BYTES + config["q_block"] * QUERY_BYTES + BARRIER_BYTES
+    return config["stages"] * INDEX_PAGE_BYTES + SCALE_BYTES + config["q_block"] * QUERY_BYTES + BARRIER_BYTES
 
 
 @cache

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from chain import H200, compile_all  # noqa: E402
 
+from mktune.device import Device  # noqa: E402
 from mktune.errors import CandidateError  # noqa: E402
 from mktune.graph.builtin import make_plan  # noqa: E402
 from mktune.graph.workload import workload  # noqa: E402
@@ -34,6 +35,7 @@ KNOWN = workload("glm52_attention_prefix")
 ROWS = (1, 2, 7, 8, 16, 17, 32, 64, 100, 128, 256)
 GDC = ("entry", "prologue", "prefetch")
 TRIGGERS = ("exit", "start", "after_wait", "before_epilogue")
+PORTABLE = replace(H200, arch="sm_100a")
 """A device for which E1 is described with mma.sync. It is compiled for sm_90a all the same."""
 
 
@@ -44,14 +46,16 @@ class Variant:
     call: str
     op: OpPlan
     kernel: KernelPlan
+    device: Device = H200
 
     def spec(self):
         title = KNOWN.graph.calls[self.call].op.title
-        return launches_for(title, self.op, (self.kernel,), Shape(1, 1, 64), H200)[0].kernel
+        return launches_for(title, self.op, (self.kernel,), Shape(1, 1, 64), self.device)[0].kernel
 
     def __str__(self):
         config = "-".join(f"{name}{value}" for name, value in self.op.config)
-        return f"{self.call}-{self.op.impl}-{config}-{self.kernel.gdc}-{self.kernel.trigger}"
+        impl = self.op.impl if self.device == H200 else "mma_sync"
+        return f"{self.call}-{impl}-{config}-{self.kernel.gdc}-{self.kernel.trigger}"
 
 
 def _gemms(call: str) -> list[Variant]:
@@ -99,11 +103,12 @@ def _scores() -> list[Variant]:
 
 GEMMS = [*_gemms("C0"), *_gemms("D2")]
 SCORES = _scores()
+PORTABLE_SCORES = [replace(variant, device=PORTABLE) for variant in SCORES]
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    return compile_all([variant.spec() for variant in (*GEMMS, *SCORES)], workers=12)
+    return compile_all([variant.spec() for variant in (*GEMMS, *SCORES, *PORTABLE_SCORES)], workers=12)
 
 
 @cache
@@ -116,7 +121,7 @@ def case(call: str, shape: Shape, ragged: bool):
 def prepared(variant: Variant, shape: Shape):
     plan = make_plan(KNOWN, (variant.call,), shape, "sm_90a", "serial", {variant.call: variant.op})
     plan = replace(plan, kernels=((variant.call, variant.kernel),))
-    return plan, lower(plan, KNOWN.subgraph((variant.call,)), shape, H200, launches=True)
+    return plan, lower(plan, KNOWN.subgraph((variant.call,)), shape, variant.device, launches=True)
 
 
 def check(variant: Variant, shape: Shape, kernels, ragged: bool = True, replays: int = 2) -> None:
@@ -135,21 +140,22 @@ def test_every_tile_is_right_at_every_row_count(variant, kernels):
 
 
 @pytest.mark.parametrize("kv", [64, 100, 4096, 8192])
-def test_scores_are_right_at_every_row_count_and_context(kv, kernels):
+@pytest.mark.parametrize("variants", [SCORES, PORTABLE_SCORES], ids=["wgmma", "mma_sync"])
+def test_scores_are_right_at_every_row_count_and_context(variants, kv, kernels):
     """Contexts of all lengths up to kv: each query block at each shape, each split at some."""
     for at, m in enumerate(ROWS):
         for q_block in range(4):
-            check(SCORES[5 * q_block + (at + q_block) % 5], Shape.from_m(m, kv), kernels)
+            check(variants[5 * q_block + (at + q_block) % 5], Shape.from_m(m, kv), kernels)
     case.cache_clear()
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 7, 100), Shape(3, 5, 1000), Shape(1, 17, 64), Shape(2, 33, 4096)], ids=str)
 def test_requests_may_have_any_number_of_tokens(shape, kernels):
-    for variant in SCORES:
+    for variant in (*SCORES, *PORTABLE_SCORES):
         check(variant, shape, kernels)
 
 
-@pytest.mark.parametrize("variant", SCORES, ids=str)
+@pytest.mark.parametrize("variant", [*SCORES, *PORTABLE_SCORES], ids=str)
 def test_scores_are_right_with_long_and_full_contexts(variant, kernels):
     check(variant, Shape.from_m(16, 65536), kernels)
     check(variant, Shape.from_m(16, 65536), kernels, ragged=False)

@@ -6,8 +6,9 @@ from mktune.device import Device
 from mktune.graph.tensors import PAGE, pages_per_request
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
 from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
+from mktune.ops.launch.bf16 import MMA
 from mktune.ops.launch.description import instance, placement
-from mktune.ops.paged_indexer_score import QUERY_BYTES, THREADS, PagedIndexerScore
+from mktune.ops.paged_indexer_score import QUERY_BYTES, SCALE_BYTES, PagedIndexerScore, threads
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -35,18 +36,19 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         ScalarArg(config["kv_split"] // PAGE),
         ScalarArg(PagedIndexerScore.ports["logits"].size(shape)[1]),
     )
-    parameters = (config["q_block"], config["stages"], *placement(kernel, prefetches=True))
+    mma = MMA["wgmma" if device.arch == "sm_90a" else "mma_sync"]
+    parameters = (mma, config["q_block"], config["stages"], *placement(kernel, prefetches=True))
     spec = instance("standalone/paged_indexer_score.cu", "paged_indexer_score", parameters, args)
     blocks = -(-shape.tokens_per_request // config["q_block"])
     grid = (blocks, -(-shape.kv // config["kv_split"]), shape.requests)
-    return (Launch(spec, grid, THREADS, dynamic_smem(plan, ""), args),)
+    return (Launch(spec, grid, threads(plan), dynamic_smem(plan, ""), args),)
 
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of a CTA: `PagedIndexerScore::kBytes`."""
     config = _numbers(plan)
     barriers = _BARRIER_BYTES * (2 * config["stages"] + 2)
-    return config["stages"] * INDEX_PAGE_BYTES + config["q_block"] * QUERY_BYTES + barriers
+    return config["stages"] * INDEX_PAGE_BYTES + SCALE_BYTES + config["q_block"] * QUERY_BYTES + barriers
 
 
 def _rows(buffer: str, rows: int, box_rows: int, swizzle: int, constant: bool) -> TensorMapArg:
