@@ -27,7 +27,7 @@ from mktune.trial import ALONE, BUILTIN, Policy, Trial
 if TYPE_CHECKING:
     from mktune.store import Study
 
-TRIALS = 24
+TRIALS = 16
 """Trials of each op."""
 SHARE = 0.4
 """Of the seconds that a search may take, what its ops may take together."""
