@@ -25,6 +25,7 @@ from mktune.store import filesystem
 from mktune.store.problems import mapped, unwritable
 
 _log = logging.getLogger("mktune.store")
+_LOOK_SECONDS = 0.25
 _ADVISORY_LOCK = 0x6D6B74756E65  # "mktune": the one lock under which tables are made and rare rows are written
 
 
@@ -170,15 +171,26 @@ def _enter_wal(path: Path, timeout_s: float) -> None:
 
 
 def _leave_wal(path: Path) -> None:
-    """Back to rollback mode, if nobody else has the file open; otherwise the last one does it."""
+    """Back to rollback mode, if nobody else has the file open; otherwise the last one does it.
+
+    Somebody who only looks is gone after a moment: that long it is tried.
+    """
     try:
         connection = _connect(path, "rw", 0.0)
     except sqlite3.Error:
         return
+    deadline = time.monotonic() + _LOOK_SECONDS
     try:
-        connection.execute("PRAGMA journal_mode=DELETE")
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=DELETE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    return  # in use, or the disk is full: WAL mode is as good
+                time.sleep(0.005)
     except sqlite3.Error:
-        pass  # in use, damaged or the disk is full: WAL mode is as good
+        pass  # damaged
     finally:
         connection.close()
 

@@ -18,7 +18,7 @@ import pytest
 from command_line import run
 from stored_values import WORKLOAD, make_study, make_trial, make_winner
 
-from mktune.errors import InputError, MktuneError, StoreError
+from mktune.errors import InputError, MktuneError, NothingFoundError, StoreError
 from mktune.runtime import PlanBook
 from mktune.store import Store, filesystem
 
@@ -182,6 +182,19 @@ def test_a_database_of_another_program_is_not_a_store_for_reading(tmp_path: Path
     connection.close()
     with pytest.raises(StoreError, match="not a store of mktune"):
         Store.open(tmp_path / "x.db", write=False)
+
+
+@pytest.mark.parametrize("tables", ["", "CREATE TABLE x (y); DROP TABLE x"])
+def test_a_store_without_tables_yet_holds_nothing(tmp_path: Path, tables: str) -> None:
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.executescript(tables)
+    connection.close()
+    (tmp_path / "x.db").touch()
+    with pytest.raises(NothingFoundError, match="nothing is stored yet") as caught:
+        Store.open(tmp_path / "x.db", write=False)
+    _message(caught)
+    with Store.open(tmp_path / "x.db") as store:
+        assert store.studies() == []
 
 
 def test_a_newer_schema_is_refused_with_both_versions_and_not_written(tmp_path: Path) -> None:
