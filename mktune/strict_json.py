@@ -14,7 +14,7 @@ from mktune.errors import InputError
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
-MAX_BYTES = 64 * 2**20  # of one file: far above any bundle, far below the memory of a machine
+MAX_BYTES = 256 * 2**20  # of one file: far above any bundle, far below the memory of a machine
 
 
 class _Refused(ValueError):
@@ -64,12 +64,19 @@ def loads(text: str | bytes, where: str) -> Any:
         raise InputError(f"{where}: {error}") from None
 
 
+def scan(text: str, start: int) -> tuple[Any, int]:
+    """The value that begins at `start`, and where it ends. Raises ValueError or RecursionError where `loads` would
+    refuse the text: ask that for the reason."""
+    found: tuple[Any, int] = _DECODER.raw_decode(text, start)
+    return found
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _Refused(f"the key {key!r} stands twice in one object")
-        found[key] = value
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        key = next(key for number, key in enumerate(keys) if key in keys[:number])
+        raise _Refused(f"the key {key!r} stands twice in one object")
     return found
 
 
@@ -82,6 +89,9 @@ def _float(text: str) -> float:
     if not math.isfinite(value):
         raise _Refused(f"{text} is too large for a number")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:

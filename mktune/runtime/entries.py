@@ -1,86 +1,163 @@
-"""What a book holds: plans by workload and GPU, and what decides whether one of them is this package's own."""
+"""Stored plans as a book holds them: the columns of their key at once, the rest parsed when it is about to be served.
+
+Opening ten thousand plans must not cost ten thousand parsers; serving one must not touch the disk. So the text of every
+plan is read when the book is opened, and parsed at the first look-up that comes to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from mktune.errors import MktuneError
-from mktune.gpu_name import normalise_gpu
+from mktune import strict_json
+from mktune.errors import InputError
 from mktune.plan import Plan
+from mktune.records import winner_from_dict
+from mktune.runtime.log import warn
 from mktune.trial import Winner
+
+Source: TypeAlias = Literal["store", "bundle"]
+
+_RANGES = re.compile(r'"kv_range": ?\[(\d{1,9}), ?(\d{1,9})\],\s*"m_range": ?\[(\d{1,9}), ?(\d{1,9})\]')
+Ranges: TypeAlias = tuple[int, int, int, int]
+_NOTHING: Ranges = (1, 0, 1, 0)
+
+
+class Row(NamedTuple):
+    """The key of a stored plan, as the columns of `mktune_plans` have it, and all of it as JSON or as a value.
+
+    The columns are what a store wrote beside the document; `Entry.winner` holds them against it.
+    """
+
+    workload: str
+    gpu: str
+    tokens_per_request: int
+    contract: int
+    scale_format: str
+    ops: str
+    requests: int
+    kv: int
+    sms: int
+    compute_capability: str
+    simulated: bool
+    document: str | Winner
+
+    @classmethod
+    def of(cls, winner: Winner, document: str | None = None) -> Row:
+        """The row of `winner`."""
+        plan, gpu = winner.plan, winner.fingerprint
+        return cls(
+            plan.workload,
+            gpu.gpu,
+            plan.shape.tokens_per_request,
+            plan.contract,
+            plan.scale_format,
+            ",".join(sorted(plan.op_names)),
+            plan.shape.requests,
+            plan.shape.kv,
+            gpu.sms,
+            gpu.compute_capability,
+            winner.measurement.policy.simulated,
+            winner if document is None else document,
+        )
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One stored plan and where it came from."""
+class Reading:
+    """What one place gave.
 
-    winner: Winner
-    source: Literal["store", "bundle"]
+    rows    plain tuples in the order of `Row`: of ten thousand, only what look-ups need becomes entries
+    where   the place, for messages
+    note    one line for people where it gave no plans
+    failed  it could not be read, which need not last
+    """
+
+    rows: Sequence[tuple[Any, ...]]
+    source: Source
+    where: str
+    note: str = ""
+    failed: bool = False
+
+
+_TYPES = (str, str, int, int, str, str, int, int, int, str)
+
+
+def is_row(raw: tuple[object, ...]) -> bool:
+    """Whether the columns of a key are of the types of `Row`: a database may hold anything."""
+    return tuple(map(type, raw[:10])) == _TYPES and isinstance(raw[10], int) and isinstance(raw[11], str | Winner)
+
+
+class Entry:
+    """One stored plan: its row, where it came from, and the least and greatest M and KV that it states."""
+
+    __slots__ = ("_parsed", "_winner", "m", "ranges", "row", "source", "where")
+
+    def __init__(self, row: Row, source: Source, where: str) -> None:
+        self.row, self.source, self.where = row, source, where
+        self.m = row.requests * row.tokens_per_request
+        self._winner = row.document if isinstance(row.document, Winner) else None
+        self._parsed = self._winner is not None
+        self.ranges = self._find_ranges()
+
+    @property
+    def winner(self) -> Winner | None:
+        """All of it. None where it cannot be read or is not what its row says, which is logged once."""
+        if not self._parsed:
+            self._winner = self._parse()
+            self._parsed = True
+        return self._winner
 
     @property
     def plan(self) -> Plan:
+        """Of an entry that is whole."""
+        assert self.winner is not None
         return self.winner.plan
-
-    @cached_property
-    def gpu(self) -> str:
-        return normalise_gpu(self.winner.fingerprint.gpu)
-
-    @property
-    def simulated(self) -> bool:
-        return self.winner.measurement.policy.simulated
 
     @property
     def kind(self) -> str:
         """What tells GPUs of one name apart, in words."""
-        fingerprint = self.winner.fingerprint
-        return f"{fingerprint.sms} SMs of compute capability {fingerprint.compute_capability}"
+        return f"{self.row.sms} SMs of compute capability {self.row.compute_capability}"
 
-    @cached_property
-    def ranges(self) -> tuple[int, int, int, int]:
-        """Least and greatest M, least and greatest KV."""
-        return (*self.plan.m_range, *self.plan.kv_range)
+    def holds_m(self, m: int) -> bool:
+        """Whether the stated range holds M."""
+        return self.ranges[0] <= m <= self.ranges[1]
 
-    def holds(self, m: int, kv: int) -> bool:
-        """Whether the plan's own ranges hold M and KV."""
-        low, high, kv_low, kv_high = self.ranges
-        return low <= m <= high and kv_low <= kv <= kv_high
+    def holds_kv(self, kv: int) -> bool:
+        """Whether the stated range holds KV."""
+        return self.ranges[2] <= kv <= self.ranges[3]
+
+    def _find_ranges(self) -> Ranges:
+        stated = _stated(self.row.document) if isinstance(self.row.document, str) else None
+        if stated is None:  # a value, or a text that mktune did not write: only parsing tells
+            return _ranges_of(self.winner.plan) if self.winner else _NOTHING
+        return stated
+
+    def _parse(self) -> Winner | None:
+        text = self.row.document
+        assert isinstance(text, str)
+        try:
+            winner = winner_from_dict(strict_json.loads(text, self.where), self.where)
+            if Row.of(winner, text) != self.row or _stated(text) not in (None, _ranges_of(winner.plan)):
+                raise InputError(f"{self.where}: plan {winner.plan.short_id} is not what its row says")
+            return winner
+        except InputError as error:
+            warn(f"{error}; this plan is not used")
+            return None
 
 
-class Rules:
-    """What a book knows besides a request: its plans by workload and GPU, aliases, and which build is its own.
+def _stated(document: str) -> Ranges | None:
+    """The ranges in a document as mktune writes it, found without parsing it; None where they are not found.
 
-    notes  why a place gave no plans, for messages
+    The quoted names cannot stand in a text of the document, where a quote has a backslash before it.
     """
+    found = _RANGES.match(document, document.find('"kv_range":'))
+    if found is None:
+        return None
+    kv_low, kv_high, m_low, m_high = map(int, found.groups())
+    return m_low, m_high, kv_low, kv_high
 
-    def __init__(self, notes: str, aliases: Mapping[str, str], any_build: bool, entries: Sequence[Entry]) -> None:
-        self.notes = notes
-        self.aliases = dict(aliases)
-        self.any_build = any_build
-        self.by_workload: dict[str, list[Entry]] = {}
-        self.by_gpu: dict[tuple[str, str], list[Entry]] = {}
-        self.by_tokens: dict[tuple[str, str, int], list[Entry]] = {}
-        for entry in entries:
-            self.by_workload.setdefault(entry.plan.workload, []).append(entry)
-            self.by_gpu.setdefault((entry.plan.workload, entry.gpu), []).append(entry)
-            tokens = entry.plan.shape.tokens_per_request
-            self.by_tokens.setdefault((entry.plan.workload, entry.gpu, tokens), []).append(entry)
-        self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
 
-    def build_of(self, plan: Plan) -> str:
-        """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; "none" without kernels."""
-        from mktune.jit.fingerprint import kernels_fingerprint
-
-        key = (plan.workload, plan.op_names)
-        if key not in self._builds:
-            try:
-                self._builds[key] = kernels_fingerprint(*key)
-            except MktuneError:  # a workload, an op or a kernel that this mktune does not have
-                self._builds[key] = "none"
-        return self._builds[key]
-
-    def same_build(self, entry: Entry) -> bool:
-        """True where the plan's span is that of this package's kernels (a model's span never depends on them)."""
-        return entry.simulated or entry.winner.fingerprint.kernels == self.build_of(entry.plan)
+def _ranges_of(plan: Plan) -> Ranges:
+    return (*plan.m_range, *plan.kv_range)

@@ -315,7 +315,7 @@ def test_strict_json_reads_or_refuses_any_text(text: str) -> None:
 
 def test_a_file_without_an_end_is_refused_soon() -> None:
     start = time.monotonic()
-    with pytest.raises(InputError, match="larger than 64 MiB"):
+    with pytest.raises(InputError, match="larger than 256 MiB"):
         read_bundle(Path("/dev/zero"))
     with pytest.raises(InputError, match="is empty"):
         read_bundle(Path("/dev/null"))

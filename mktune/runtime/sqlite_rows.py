@@ -1,0 +1,90 @@
+"""The served plans of an SQLite store, read with the standard library: a look-up imports no database toolkit.
+
+Nothing is written, made or waited for longer than `_LOCK_TIMEOUT_S`. In WAL mode, as a file is while it is written, no
+writer stands in a reader's way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mktune.location import SCHEMA, VERSION_TABLE
+from mktune.runtime.entries import Row
+
+_WAL_BYTE = 18  # of the file's header: 2 in WAL mode
+_LOCK_TIMEOUT_S = 0.2
+_COLUMNS = ", ".join(Row._fields)
+# NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
+_QUERY = f"SELECT {_COLUMNS} FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+
+
+class WrongSchemaError(Exception):
+    """The database is not a store of this mktune; the message says what it is."""
+
+
+def read_rows(path: Path, header: bytes) -> list[tuple[Any, ...]]:
+    """The rows as `Row` has them. Raises WrongSchemaError, OSError or sqlite3.Error."""
+    log = path.with_name(path.name + "-wal")
+    if header[_WAL_BYTE] == 2 and not log.exists():
+        # Nobody has it open. To open it as what it is would leave two files beside it, and fail where none can be made.
+        found = _while_still(path, lambda: _query(path, "immutable=1"))
+        if found is not None:
+            return found
+    try:
+        return _query(path, "")
+    except sqlite3.OperationalError:
+        # Locked whole, or in a folder where its log cannot be opened. What lies still can be read without asking.
+        found = _while_still(path, lambda: _query(path, "immutable=1"))
+        if found is None:
+            raise
+        return found
+
+
+def _while_still(path: Path, read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+    """What `read` gives, unless a writer was at the file meanwhile or has left it half written."""
+    for _ in range(3):
+        before = _state(path)
+        try:
+            found = read()
+        except sqlite3.DatabaseError:
+            found = None
+        if before is not None and _state(path) == before:
+            return found
+    return None
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """What changes with every write; None while a rollback journal says that a write is under way."""
+    if path.with_name(path.name + "-journal").exists():
+        return None
+    log = path.with_name(path.name + "-wal")
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size, log.stat().st_mtime_ns if log.exists() else 0
+
+
+def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
+    uri = f"{path.absolute().as_uri()}?mode=ro&{how}"
+    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("BEGIN")  # one state of the database for all queries
+        _check_schema(connection)
+        return connection.execute(_QUERY).fetchall()
+    finally:
+        connection.close()
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    tables = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    row = None
+    if connection.execute(tables, (VERSION_TABLE,)).fetchone() is not None:
+        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
+    if row is None:
+        raise WrongSchemaError("is an SQLite database, but not a store of mktune; it is not used")
+    if row[0] != SCHEMA:
+        which = "a newer" if str(row[0]) > SCHEMA else "an older"
+        raise WrongSchemaError(
+            f"was made by {which} mktune (schema {row[0]}; this one reads {SCHEMA}); its plans are not used"
+        )
