@@ -65,3 +65,9 @@ def pins() -> tuple[str, ...]:
 def plain_terminal() -> bool:
     """Whether a terminal is to be treated as a log: no colour, no cursor movement (NO_COLOR, CI, TERM=dumb)."""
     return bool(os.environ.get("NO_COLOR") or os.environ.get("CI") or os.environ.get("TERM") in ("dumb", "unknown"))
+
+
+def refuse_forced_colour() -> None:
+    """Where a terminal is to be treated as a log, keep help texts from being coloured because some CI has colour."""
+    if plain_terminal():
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
