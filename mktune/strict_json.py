@@ -64,13 +64,6 @@ def loads(text: str | bytes, where: str) -> Any:
         raise InputError(f"{where}: {error}") from None
 
 
-def scan(text: str, start: int) -> tuple[Any, int]:
-    """The value that begins at `start`, and where it ends. Raises ValueError or RecursionError where `loads` would
-    refuse the text: ask that for the reason."""
-    found: tuple[Any, int] = _DECODER.raw_decode(text, start)
-    return found
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -89,9 +82,6 @@ def _float(text: str) -> float:
     if not math.isfinite(value):
         raise _Refused(f"{text} is too large for a number")
     return value
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mktune import knobs
 from mktune.device import Device
 from mktune.errors import PlanNotFound
 from mktune.gpu_name import normalise_gpu
-from mktune.location import StoreLocation
-from mktune.runtime.entries import Reading, Row
+from mktune.runtime.entries import Reading, row_of
 from mktune.runtime.log import warn
-from mktune.runtime.matching import match
 from mktune.runtime.plans import Plans, Terms
 from mktune.runtime.request import make_request
 from mktune.runtime.result import Hit, Miss
-from mktune.runtime.sources import read_default, read_store
 from mktune.runtime.versions import accepted
 from mktune.shape import Shape
-from mktune.trial import Winner
+
+if TYPE_CHECKING:
+    from mktune.trial import Winner
 
 _NUMBERS = (int, type(None))
 _REMEMBERED = 8192  # answers; then they are forgotten and found anew
@@ -71,6 +71,9 @@ class PlanBook:
         the log `mktune.runtime` unless it is just missing. Raises InputError for a URL that names no such place, for a
         field that cannot be accepted, and for a pin that is no plan id or the beginning of several.
         """
+        from mktune.location import StoreLocation
+        from mktune.runtime.sources import read_default, read_store  # not to be paid for by whoever only imports this
+
         terms = _terms(accept, any_build, aliases, pin, assert_hit)
         if place is None:
             return cls(read_default, terms)
@@ -89,7 +92,7 @@ class PlanBook:
         assert_hit: bool | None = None,
     ) -> PlanBook:
         """A book of these winners; the rest as in `open`."""
-        reading = Reading([Row.of(winner) for winner in winners], "store", "the book", "no plans were given")
+        reading = Reading([row_of(winner) for winner in winners], "store", "the book", "no plans were given")
         return cls(lambda: [reading], _terms(accept, any_build, aliases, pin, assert_hit))
 
     def refresh(self) -> PlanBook:
@@ -202,6 +205,8 @@ def _answer(
     ops: Sequence[str] | None,
     allow_simulated: bool,
 ) -> Hit | Miss:
+    from mktune.runtime.matching import match
+
     plans = snapshot.plans
     request = make_request(workload, shape, numbers, gpu, ops, allow_simulated)
     found = match(request, plans)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from mktune import strict_json
 from mktune.bundle import KIND, SCHEMA_VERSION, parse_each
 from mktune.errors import InputError
-from mktune.runtime.entries import Row
+from mktune.runtime.entries import row_of
 from mktune.runtime.log import warn
 
+_DECODER = json.JSONDecoder()  # what it takes beyond strict JSON is refused when the plan is about to be served
 _HEAD = re.compile(rf'\s*\{{\s*"kind": ?"{KIND}",\s*"schema": ?{SCHEMA_VERSION},\s*"winners": ?\[\s*')
 _COMMA = re.compile(r"\s*,\s*")
 _END = re.compile(r"\s*\]\s*\}\s*\Z")
@@ -37,7 +38,7 @@ def _as_written(text: str) -> list[tuple[Any, ...]]:
         raise ValueError
     rows, position = [], head.end()
     while True:
-        winner, end = strict_json.scan(text, position)
+        winner, end = _DECODER.raw_decode(text, position)
         rows.append(_row(winner, text[position:end]))
         comma = _COMMA.match(text, end)
         if comma is None:
@@ -73,5 +74,5 @@ def _as_any(content: bytes, where: str) -> list[tuple[Any, ...]]:
         if isinstance(found, InputError):
             warn(f"{found}; this plan is not used")
         else:
-            rows.append(Row.of(found))
+            rows.append(row_of(found))
     return rows

@@ -35,58 +35,52 @@ class Asked:
             return request.gpu
         return aliases[request.gpu]
 
+    @cached_property
+    def implemented(self) -> tuple[int, str] | None:
+        """Contract version and scale format that this mktune implements; None for a workload that it does not know."""
+        from mktune.graph.workload import workload as find
+
+        try:
+            found = find(self.request.workload)
+        except InputError:
+            return None
+        return found.contract, found.scale_format
+
 
 Check: TypeAlias = Callable[[Entry, Asked], bool]
 
 
-def implemented(workload: str) -> tuple[int, str] | None:
-    """Contract version and scale format that this mktune implements; None for a workload that it does not know."""
-    from mktune.graph.workload import workload as find
-
-    try:
-        found = find(workload)
-    except InputError:
-        return None
-    return found.contract, found.scale_format
-
-
 def _is_known(entry: Entry, asked: Asked) -> bool:
-    return implemented(asked.request.workload) is not None
+    return asked.implemented is not None
 
 
 def _has_contract(entry: Entry, asked: Asked) -> bool:
-    here = implemented(asked.request.workload)
-    return here is not None and entry.row.contract == here[0]
+    return asked.implemented is not None and entry.contract == asked.implemented[0]
 
 
 def _has_layout(entry: Entry, asked: Asked) -> bool:
-    here = implemented(asked.request.workload)
-    return here is not None and entry.row.scale_format == here[1]
+    return asked.implemented is not None and entry.scale_format == asked.implemented[1]
 
 
 def _has_ops(entry: Entry, asked: Asked) -> bool:
-    return asked.request.ops is None or entry.row.ops == ",".join(asked.request.ops)
+    return asked.request.ops is None or entry.ops == ",".join(asked.request.ops)
 
 
 def _has_device(entry: Entry, asked: Asked) -> bool:
     device = asked.request.device
     if device is None:
         return True
-    row = entry.row
-    return 0 < row.sms == device.sms and "" != row.compute_capability == asked.request.compute_capability
-
-
-def _has_tokens(entry: Entry, asked: Asked) -> bool:
-    return entry.row.tokens_per_request == asked.request.tokens_per_request
+    return 0 < entry.sms == device.sms and "" != entry.compute_capability == asked.request.compute_capability
 
 
 def _has_shape(entry: Entry, asked: Asked) -> bool:
-    tuned = asked.request.m <= MAX_M and asked.request.kv <= MAX_KV
-    return tuned and _has_tokens(entry, asked) and entry.holds_m(asked.request.m) and entry.holds_kv(asked.request.kv)
+    m, kv = asked.request.m, asked.request.kv
+    held = entry.m_low <= m <= entry.m_high and entry.kv_low <= kv <= entry.kv_high
+    return held and entry.tokens_per_request == asked.request.tokens_per_request and m <= MAX_M and kv <= MAX_KV
 
 
 def _may_be_served(entry: Entry, asked: Asked) -> bool:
-    return asked.request.allow_simulated or not entry.row.simulated
+    return asked.request.allow_simulated or not entry.simulated
 
 
 def _is_whole(entry: Entry, asked: Asked) -> bool:

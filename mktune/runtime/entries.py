@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mktune import strict_json
 from mktune.errors import InputError
-from mktune.plan import Plan
-from mktune.records import winner_from_dict
 from mktune.runtime.log import warn
-from mktune.trial import Winner
+
+if TYPE_CHECKING:
+    from mktune.plan import Plan
+    from mktune.trial import Winner
 
 Source: TypeAlias = Literal["store", "bundle"]
 
@@ -44,24 +44,24 @@ class Row(NamedTuple):
     simulated: bool
     document: str | Winner
 
-    @classmethod
-    def of(cls, winner: Winner, document: str | None = None) -> Row:
-        """The row of `winner`."""
-        plan, gpu = winner.plan, winner.fingerprint
-        return cls(
-            plan.workload,
-            gpu.gpu,
-            plan.shape.tokens_per_request,
-            plan.contract,
-            plan.scale_format,
-            ",".join(sorted(plan.op_names)),
-            plan.shape.requests,
-            plan.shape.kv,
-            gpu.sms,
-            gpu.compute_capability,
-            winner.measurement.policy.simulated,
-            winner if document is None else document,
-        )
+
+def row_of(winner: Winner) -> Row:
+    """The row of `winner`."""
+    plan, gpu = winner.plan, winner.fingerprint
+    return Row(
+        plan.workload,
+        gpu.gpu,
+        plan.shape.tokens_per_request,
+        plan.contract,
+        plan.scale_format,
+        ",".join(sorted(plan.op_names)),
+        plan.shape.requests,
+        plan.shape.kv,
+        gpu.sms,
+        gpu.compute_capability,
+        winner.measurement.policy.simulated,
+        winner,
+    )
 
 
 @dataclass(frozen=True)
@@ -84,22 +84,56 @@ class Reading:
 _TYPES = (str, str, int, int, str, str, int, int, int, str)
 
 
-def is_row(raw: tuple[object, ...]) -> bool:
-    """Whether the columns of a key are of the types of `Row`: a database may hold anything."""
-    return tuple(map(type, raw[:10])) == _TYPES and isinstance(raw[10], int) and isinstance(raw[11], str | Winner)
+def is_row(raw: tuple[Any, ...]) -> bool:
+    """Whether the columns are of the types of `Row`: a database may hold anything."""
+    document = raw[11]
+    typed = tuple(map(type, raw[:10])) == _TYPES and isinstance(raw[10], int)
+    return typed and (isinstance(document, str) or hasattr(document, "plan"))
 
 
 class Entry:
-    """One stored plan: its row, where it came from, and the least and greatest M and KV that it states."""
+    """One stored plan: the columns of its row, where it came from, and the ranges that it states.
 
-    __slots__ = ("_parsed", "_winner", "m", "ranges", "row", "source", "where")
+    m                       rows that it was tuned at
+    m_low, m_high           rows that it states to serve; none where it cannot be read
+    kv_low, kv_high         the same for KV
+    """
 
-    def __init__(self, row: Row, source: Source, where: str) -> None:
-        self.row, self.source, self.where = row, source, where
-        self.m = row.requests * row.tokens_per_request
-        self._winner = row.document if isinstance(row.document, Winner) else None
-        self._parsed = self._winner is not None
-        self.ranges = self._find_ranges()
+    workload: str
+    gpu: str
+    tokens_per_request: int
+    contract: int
+    scale_format: str
+    ops: str
+    requests: int
+    kv: int
+    sms: int
+    compute_capability: str
+    simulated: bool
+    document: Any
+
+    __slots__ = (*Row._fields, "_parsed", "_winner", "kv_high", "kv_low", "m", "m_high", "m_low", "source", "where")
+
+    def __init__(self, raw: tuple[Any, ...], source: Source, where: str) -> None:
+        (
+            self.workload,
+            self.gpu,
+            self.tokens_per_request,
+            self.contract,
+            self.scale_format,
+            self.ops,
+            self.requests,
+            self.kv,
+            self.sms,
+            self.compute_capability,
+            self.simulated,
+            self.document,
+        ) = raw
+        self.source, self.where = source, where
+        self.m = self.requests * self.tokens_per_request
+        self._parsed = not isinstance(self.document, str)
+        self._winner: Winner | None = self.document if self._parsed else None
+        self.m_low, self.m_high, self.kv_low, self.kv_high = self._find_ranges()
 
     @property
     def winner(self) -> Winner | None:
@@ -118,28 +152,23 @@ class Entry:
     @property
     def kind(self) -> str:
         """What tells GPUs of one name apart, in words."""
-        return f"{self.row.sms} SMs of compute capability {self.row.compute_capability}"
-
-    def holds_m(self, m: int) -> bool:
-        """Whether the stated range holds M."""
-        return self.ranges[0] <= m <= self.ranges[1]
-
-    def holds_kv(self, kv: int) -> bool:
-        """Whether the stated range holds KV."""
-        return self.ranges[2] <= kv <= self.ranges[3]
+        return f"{self.sms} SMs of compute capability {self.compute_capability}"
 
     def _find_ranges(self) -> Ranges:
-        stated = _stated(self.row.document) if isinstance(self.row.document, str) else None
+        stated = None if self._parsed else _stated(self.document)
         if stated is None:  # a value, or a text that mktune did not write: only parsing tells
             return _ranges_of(self.winner.plan) if self.winner else _NOTHING
         return stated
 
     def _parse(self) -> Winner | None:
-        text = self.row.document
-        assert isinstance(text, str)
+        from mktune import strict_json
+        from mktune.records import winner_from_dict
+
         try:
-            winner = winner_from_dict(strict_json.loads(text, self.where), self.where)
-            if Row.of(winner, text) != self.row or _stated(text) not in (None, _ranges_of(winner.plan)):
+            winner = winner_from_dict(strict_json.loads(self.document, self.where), self.where)
+            row, stated = row_of(winner), _stated(self.document)
+            same = all(getattr(self, name) == getattr(row, name) for name in Row._fields[:-1])
+            if not same or stated not in (None, _ranges_of(winner.plan)):
                 raise InputError(f"{self.where}: plan {winner.plan.short_id} is not what its row says")
             return winner
         except InputError as error:

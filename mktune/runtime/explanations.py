@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from mktune.runtime.checks import Asked, implemented, refused
+from mktune.runtime.checks import Asked, refused
 from mktune.runtime.entries import Entry
 from mktune.runtime.fit import misfit
 from mktune.shape import MAX_KV, MAX_M
@@ -18,19 +18,19 @@ def _not_known(entries: list[Entry], asked: Asked) -> str:
 
 
 def _no_contract(entries: list[Entry], asked: Asked) -> str:
-    known = ", ".join(str(number) for number in sorted({entry.row.contract for entry in entries}))
-    version, _ = implemented(asked.request.workload) or (0, "")
+    known = ", ".join(str(number) for number in sorted({entry.contract for entry in entries}))
+    version, _ = asked.implemented or (0, "")
     return f"no plan for contract {version} of {asked.request.workload}; stored: {known}; tune again"
 
 
 def _no_layout(entries: list[Entry], asked: Asked) -> str:
-    known = ", ".join(sorted({entry.row.scale_format for entry in entries}))
-    _, scales = implemented(asked.request.workload) or (0, "")
+    known = ", ".join(sorted({entry.scale_format for entry in entries}))
+    _, scales = asked.implemented or (0, "")
     return f"no plan for {asked.request.workload} with scales in {scales}; stored: {known}; tune again"
 
 
 def _no_ops(entries: list[Entry], asked: Asked) -> str:
-    known = sorted({entry.row.ops for entry in entries})
+    known = sorted({entry.ops for entry in entries})
     elsewhere = asked.plans.gpus(asked.request.workload, asked.request.ops)
     others = f"; for {', '.join(elsewhere)} these ops are stored" if elsewhere else ""
     wanted = ",".join(asked.request.ops or ())
@@ -49,8 +49,8 @@ def _no_shape(entries: list[Entry], asked: Asked) -> str:
     shape = f"M={asked.request.m} KV={asked.request.kv} with {asked.request.tokens_per_request} tokens per request"
     if asked.request.m > MAX_M or asked.request.kv > MAX_KV:
         return f"{shape} is beyond what is tuned (M up to {MAX_M}, KV up to {MAX_KV})"
-    known = sorted({(entry.ranges, entry.row.tokens_per_request) for entry in entries})
-    near = [f"M {span(*held[:2])} KV {span(*held[2:])} with {tokens}" for held, tokens in known[:6]]
+    known = sorted({(e.m_low, e.m_high, e.kv_low, e.kv_high, e.tokens_per_request) for e in entries})
+    near = [f"M {span(*held[:2])} KV {span(*held[2:4])} with {held[4]}" for held in known[:6]]
     more = f" and {len(known) - 6} more" if len(known) > 6 else ""
     return f"no plan for {shape}; stored: {'; '.join(near)}{more}"
 

@@ -34,5 +34,5 @@ def misfit(entry: Entry, request: Request) -> str:
 def _limits(entry: Entry) -> Device:
     from mktune.backends.models import gpu_of
 
-    name = "sm_" + entry.row.compute_capability.replace(".", "")
+    name = "sm_" + entry.compute_capability.replace(".", "")
     return gpu_of(f"{name}a" if f"{name}a" in ARCHITECTURES else name)

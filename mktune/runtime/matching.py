@@ -45,7 +45,8 @@ def _find(asked: Asked) -> Hit | Miss | None:
     """What plans answer; None where none does. Parses no more plans than it must."""
     request = asked.request
     near = asked.plans.near((request.workload, asked.gpu, request.tokens_per_request), request.m)
-    near = [entry for entry in near if all(holds(entry, asked) for _, holds in OF_ROWS)]
+    for _, holds in OF_ROWS:
+        near = [entry for entry in near if holds(entry, asked)]
     near.sort(key=lambda entry: _preference(entry, request))
     for _, equals in groupby(near, key=lambda entry: _preference(entry, request)):
         answering = [entry for entry in equals if _answers(entry, asked)]
@@ -62,15 +63,8 @@ def _answers(entry: Entry, asked: Asked) -> bool:
 
 def _preference(entry: Entry, request: Request) -> Preference:
     """Smallest for the plan to serve, as far as its row tells."""
-    row = entry.row
-    return (
-        -row.ops.count(","),
-        bool(row.simulated),
-        entry.m < request.m,
-        abs(entry.m - request.m),
-        row.kv < request.kv,
-        abs(row.kv - request.kv),
-    )
+    m, kv = entry.m - request.m, entry.kv - request.kv
+    return -entry.ops.count(","), bool(entry.simulated), m < 0, abs(m), kv < 0, abs(kv)
 
 
 def _tie(entry: Entry, asked: Asked) -> tuple[object, ...]:
@@ -82,11 +76,11 @@ def _tie(entry: Entry, asked: Asked) -> tuple[object, ...]:
 
 def _ambiguous(best: Entry, near: list[Entry], asked: Asked) -> Miss | None:
     """The miss where the request does not say which of several sets of ops, or kinds of GPU, it means."""
-    rivals = {(best.row.ops, best.kind)}
+    rivals = {(best.ops, best.kind)}
     for entry in near:
-        as_many = entry.row.ops.count(",") == best.row.ops.count(",")
-        if as_many and (entry.row.ops, entry.kind) not in rivals and _answers(entry, asked):
-            rivals.add((entry.row.ops, entry.kind))
+        as_many = entry.ops.count(",") == best.ops.count(",")
+        if as_many and (entry.ops, entry.kind) not in rivals and _answers(entry, asked):
+            rivals.add((entry.ops, entry.kind))
     sets, kinds = (sorted(set(found)) for found in zip(*rivals, strict=True))
     if len(sets) > 1:
         return Miss("ops", f"several sets of ops are stored; give one: {' or '.join(sets)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mktune.gpu_name import normalise_gpu
-from mktune.runtime.checks import Asked, has_policy, implemented, refused
+from mktune.runtime.checks import Asked, has_policy, refused
 from mktune.runtime.entries import Entry
 from mktune.runtime.explanations import span
 from mktune.runtime.fit import misfit
@@ -38,42 +38,41 @@ def nearest(request: Request, plans: Plans) -> str:
 
 def _rank(entry: Entry, fields: list[Field], request: Request) -> tuple[int, ...]:
     agreed = FIELDS.index(fields[0][0]) if fields else len(FIELDS)
-    return -agreed, len(fields), abs(entry.m - request.m), abs(entry.row.kv - request.kv)
+    return -agreed, len(fields), abs(entry.m - request.m), abs(entry.kv - request.kv)
 
 
 def _name(entry: Entry) -> str:
-    at = f"of M={entry.m} KV={entry.row.kv} on {entry.row.gpu}"
+    at = f"of M={entry.m} KV={entry.kv} on {entry.gpu}"
     return f"plan {entry.plan.short_id} {at}" if entry.winner else f"a damaged plan {at}"
 
 
 def _of_row(entry: Entry, asked: Asked) -> Iterator[Field]:
     """The fields that differ, in the order of `FIELDS`."""
-    request, row = asked.request, entry.row
-    contract, scales = implemented(request.workload) or ("unknown", "unknown")
-    low, high, kv_low, kv_high = entry.ranges
+    request = asked.request
+    contract, scales = asked.implemented or ("unknown", "unknown")
     device = request.device
     pairs: list[tuple[str, object, object, bool]] = [
-        ("workload", request.workload, row.workload, request.workload == row.workload),
-        ("contract", contract, row.contract, contract == row.contract),
-        ("scale_format", scales, row.scale_format, scales == row.scale_format),
-        ("ops", ",".join(request.ops or ()), row.ops, request.ops is None or ",".join(request.ops) == row.ops),
-        ("gpu", request.gpu, row.gpu, asked.gpu == normalise_gpu(row.gpu)),
-        ("sms", device and device.sms, row.sms, device is None or device.sms == row.sms),
+        ("workload", request.workload, entry.workload, request.workload == entry.workload),
+        ("contract", contract, entry.contract, contract == entry.contract),
+        ("scale_format", scales, entry.scale_format, scales == entry.scale_format),
+        ("ops", ",".join(request.ops or ()), entry.ops, request.ops is None or ",".join(request.ops) == entry.ops),
+        ("gpu", request.gpu, entry.gpu, asked.gpu == normalise_gpu(entry.gpu)),
+        ("sms", device and device.sms, entry.sms, device is None or device.sms == entry.sms),
         (
             "compute_capability",
             request.compute_capability or "unknown",
-            row.compute_capability,
-            device is None or request.compute_capability == row.compute_capability,
+            entry.compute_capability,
+            device is None or request.compute_capability == entry.compute_capability,
         ),
         (
             "tokens_per_request",
             request.tokens_per_request,
-            row.tokens_per_request,
-            request.tokens_per_request == row.tokens_per_request,
+            entry.tokens_per_request,
+            request.tokens_per_request == entry.tokens_per_request,
         ),
-        ("m", request.m, span(low, high), entry.holds_m(request.m)),
-        ("kv", request.kv, span(kv_low, kv_high), entry.holds_kv(request.kv)),
-        ("simulated", "measured", "simulated", request.allow_simulated or not row.simulated),
+        ("m", request.m, span(entry.m_low, entry.m_high), entry.m_low <= request.m <= entry.m_high),
+        ("kv", request.kv, span(entry.kv_low, entry.kv_high), entry.kv_low <= request.kv <= entry.kv_high),
+        ("simulated", "measured", "simulated", request.allow_simulated or not entry.simulated),
     ]
     return ((name, wanted, stored) for name, wanted, stored, equal in pairs if not equal)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mktune.errors import InputError
-from mktune.runtime.entries import Entry, Reading, Row, is_row
+from mktune.runtime.entries import Entry, Reading, is_row
 
 _SHORTEST = 4
 
@@ -49,5 +49,5 @@ def _id_if_any(raw: tuple[Any, ...], reading: Reading, starts: Sequence[str]) ->
     text = raw[-1]
     if not is_row(raw) or (isinstance(text, str) and not any(start in text for start in starts)):
         return ""
-    winner = Entry(Row._make(raw), reading.source, reading.where).winner
+    winner = Entry(raw, reading.source, reading.where).winner
     return winner.plan.plan_id if winner else ""

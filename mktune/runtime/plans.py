@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mktune.errors import MktuneError
 from mktune.gpu_name import normalise_gpu
-from mktune.plan import Plan
-from mktune.runtime.entries import Entry, Reading, Row, is_row
+from mktune.runtime.entries import Entry, Reading, is_row
+from mktune.runtime.log import warn
 from mktune.runtime.pins import pinned
 from mktune.runtime.versions import is_known
+
+if TYPE_CHECKING:
+    from mktune.plan import Plan
 
 _FEW = 4096  # lists of plans by M that are kept
 
@@ -38,14 +41,20 @@ class Plans:
         self.terms = terms
         chosen = pinned(readings, terms.pins) if terms.pins else readings
         self.count = sum(len(reading.rows) for reading in chosen)
-        self._rows: dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]] = {}
-        for reading in chosen:
-            for (workload, gpu, tokens), rows in _grouped(reading.rows).items():
-                name = normalise_gpu(gpu) if isinstance(gpu, str) and is_known(gpu) else ""
-                self._rows.setdefault((workload, name, tokens), []).append((reading, rows))
+        self._chosen = chosen
         self._entries: dict[Group, list[Entry]] = {}
         self._near: dict[tuple[Group, int], list[Entry]] = {}
         self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    @cached_property
+    def _rows(self) -> dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]]:
+        """Not made when the book is opened, but by its first look-up."""
+        found: dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]] = {}
+        for reading in self._chosen:
+            for (workload, gpu, tokens), rows in _grouped(reading.rows).items():
+                name = normalise_gpu(gpu) if isinstance(gpu, str) and is_known(gpu) else ""
+                found.setdefault((workload, name, tokens), []).append((reading, rows))
+        return found
 
     @property
     def notes(self) -> str:
@@ -63,7 +72,10 @@ class Plans:
         if found is None:
             found = []
             for reading, rows in self._rows.get(group, ()):
-                found += [Entry(Row._make(raw), reading.source, reading.where) for raw in rows if is_row(raw)]
+                whole = [raw for raw in rows if is_row(raw)]
+                if len(whole) < len(rows):
+                    warn(f"{reading.where}: the keys of {len(rows) - len(whole)} plans are damaged; they are not used")
+                found += [Entry(raw, reading.source, reading.where) for raw in whole]
             self._entries[group] = found
         return found
 
@@ -71,7 +83,7 @@ class Plans:
         """The plans of a group whose stated range holds M."""
         found = self._near.get((group, m))
         if found is None:
-            found = [entry for entry in self.of(group) if entry.holds_m(m)]
+            found = [entry for entry in self.of(group) if entry.m_low <= m <= entry.m_high]
             if len(self._near) >= _FEW:
                 self._near.clear()
             self._near[group, m] = found
@@ -94,11 +106,11 @@ class Plans:
         """The names of the GPUs that some plan for `ops` (None: any) of a workload is stored for."""
         wanted = None if ops is None else ",".join(ops)
         found = {
-            entry.row.gpu
+            entry.gpu
             for group in self._rows
             if group[0] == workload
             for entry in self.of(group)
-            if wanted in (None, entry.row.ops)
+            if wanted in (None, entry.ops)
         }
         return sorted(found)
 

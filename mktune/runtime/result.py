@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from mktune.plan import Plan
-from mktune.shape import Shape
-from mktune.trial import Winner
+if TYPE_CHECKING:
+    from mktune.plan import Plan
+    from mktune.shape import Shape
+    from mktune.trial import Winner
+
 
 # fmt: off
 REASONS = (

@@ -4,16 +4,16 @@ note."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mktune import resources, strict_json
+from mktune import resources
 from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
-from mktune.runtime.bundle_rows import read_rows as read_bundle_rows
-from mktune.runtime.entries import Entry, Reading, Row, Source
+from mktune.runtime.entries import Entry, Reading, Source, row_of
 from mktune.runtime.log import warn
-from mktune.trial import Winner
 
-_MAGIC = b"SQLite format 3\0"
+if TYPE_CHECKING:
+    from mktune.trial import Winner
 
 
 def read_default() -> list[Reading]:
@@ -34,7 +34,7 @@ def read_bundled() -> list[Reading]:
 
 def bundled_winners() -> list[Winner]:
     """The plans that ship with the package, all of them read."""
-    rows = [Entry(Row._make(raw), "bundle", reading.where) for reading in read_bundled() for raw in reading.rows]
+    rows = [Entry(raw, "bundle", reading.where) for reading in read_bundled() for raw in reading.rows]
     return [entry.winner for entry in rows if entry.winner is not None]
 
 
@@ -44,34 +44,44 @@ def read_store(location: StoreLocation) -> Reading:
 
 
 def _read_file(path: Path, source: Source) -> Reading:
+    where = str(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(100)
-            if head.startswith(_MAGIC):
-                return _read_sqlite(path, head)
-            content = head + file.read(strict_json.MAX_BYTES + 1 - len(head))
-        rows = read_bundle_rows(strict_json.check_size(content, str(path)), str(path))
+        rows = _database_rows(path) if path.is_file() else None
+        if rows is None:
+            rows = _bundle_rows(path)
     except (FileNotFoundError, NotADirectoryError):
-        return Reading((), source, str(path), f"there is no store at {path}")
+        return Reading((), source, where, f"there is no store at {path}")
     except OSError as error:
-        return _fault(f"cannot read {path}: {error.strerror}", source, str(path))
+        return _fault(f"cannot read {path}: {error.strerror}", source, where)
     except InputError as error:
-        return _fault(f"{error}; its plans are not used", source, str(path))
-    return Reading(rows, source, str(path), "" if rows else f"{path} holds no plans")
+        return _fault(f"{error}; its plans are not used", source, where)
+    return Reading(rows, source, where, "" if rows else f"{path} holds no plans")
 
 
-def _read_sqlite(path: Path, header: bytes) -> Reading:
+def _database_rows(path: Path) -> list[tuple[Any, ...]] | None:
+    """Of an SQLite file; None where it is none. Raises InputError, OSError."""
     import sqlite3
 
     from mktune.runtime import sqlite_rows
 
+    if path.stat().st_size == 0:  # SQLite would take it for a database
+        return None
     try:
-        rows = sqlite_rows.read_rows(path, header)
+        return sqlite_rows.read_rows(path)
     except sqlite_rows.WrongSchemaError as error:
-        return _fault(f"{path} {error}", "store", str(path))
+        raise InputError(f"{path} {error}") from None
     except sqlite3.Error as error:
-        return _fault(f"cannot read {path}: {error}; its plans are not used", "store", str(path))
-    return Reading(rows, "store", str(path), "" if rows else f"{path} holds no plans")
+        raise InputError(f"cannot read {path}: {error}") from None
+
+
+def _bundle_rows(path: Path) -> list[tuple[Any, ...]]:
+    """Of an exported file. Raises InputError, OSError."""
+    from mktune import strict_json
+    from mktune.runtime import bundle_rows  # a store does without it, and without all that reads a plan
+
+    with path.open("rb") as file:
+        content = file.read(strict_json.MAX_BYTES + 1)
+    return bundle_rows.read_rows(strict_json.check_size(content, str(path)), str(path))
 
 
 def _read_server(location: StoreLocation) -> Reading:
@@ -79,7 +89,7 @@ def _read_server(location: StoreLocation) -> Reading:
         from mktune.store import Store
 
         with Store.open(location.url, write=False, timeout_s=2.0) as store:
-            rows = [Row.of(winner) for winner in store.winners()]
+            rows = [row_of(winner) for winner in store.winners()]
     except (MktuneError, ImportError) as error:
         return _fault(f"{error}; its plans are not used", "store", str(location))
     return Reading(rows, "store", str(location), "" if rows else f"{location} holds no plans")

@@ -1,7 +1,8 @@
 """The served plans of an SQLite store, read with the standard library: a look-up imports no database toolkit.
 
 Nothing is written, made or waited for longer than `_LOCK_TIMEOUT_S`. In WAL mode, as a file is while it is written, no
-writer stands in a reader's way.
+writer stands in a reader's way. A database is opened by SQLite alone: to open and close it besides would take from this
+process the locks that it holds, for example as a tuner that writes the same file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 from mktune.location import SCHEMA, VERSION_TABLE
 from mktune.runtime.entries import Row
 
-_WAL_BYTE = 18  # of the file's header: 2 in WAL mode
 _LOCK_TIMEOUT_S = 0.2
 _COLUMNS = ", ".join(Row._fields)
 # NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
@@ -25,22 +25,28 @@ class WrongSchemaError(Exception):
     """The database is not a store of this mktune; the message says what it is."""
 
 
-def read_rows(path: Path, header: bytes) -> list[tuple[Any, ...]]:
-    """The rows as `Row` has them. Raises WrongSchemaError, OSError or sqlite3.Error."""
-    log = path.with_name(path.name + "-wal")
-    if header[_WAL_BYTE] == 2 and not log.exists():
-        # Nobody has it open. To open it as what it is would leave two files beside it, and fail where none can be made.
-        found = _while_still(path, lambda: _query(path, "immutable=1"))
-        if found is not None:
-            return found
+def read_rows(path: Path) -> list[tuple[Any, ...]] | None:
+    """The rows as `Row` has them; None for a file that is no database. Raises WrongSchemaError, OSError, sqlite3.Error.
+
+    What lies still is read without asking for a lock: also where it is locked whole, and where the two files that WAL
+    mode needs could not be made, or should not.
+    """
     try:
-        return _query(path, "")
-    except sqlite3.OperationalError:
-        # Locked whole, or in a folder where its log cannot be opened. What lies still can be read without asking.
-        found = _while_still(path, lambda: _query(path, "immutable=1"))
-        if found is None:
-            raise
-        return found
+        if not path.with_name(path.name + "-wal").exists():
+            found = _while_still(path, lambda: _query(path, "immutable=1"))
+            if found is not None:
+                return found
+        try:
+            return _query(path, "")
+        except sqlite3.OperationalError:  # in a folder where its log cannot be opened
+            found = _while_still(path, lambda: _query(path, "immutable=1"))
+            if found is None:
+                raise
+            return found
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            return None
+        raise
 
 
 def _while_still(path: Path, read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
@@ -50,7 +56,9 @@ def _while_still(path: Path, read: Callable[[], list[tuple[Any, ...]]]) -> list[
         try:
             found = read()
         except sqlite3.DatabaseError:
-            found = None
+            if _state(path) == before:
+                raise
+            continue
         if before is not None and _state(path) == before:
             return found
     return None
@@ -82,9 +90,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     if connection.execute(tables, (VERSION_TABLE,)).fetchone() is not None:
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
     if row is None:
-        raise WrongSchemaError("is an SQLite database, but not a store of mktune; it is not used")
+        raise WrongSchemaError("is an SQLite database, but not a store of mktune")
     if row[0] != SCHEMA:
         which = "a newer" if str(row[0]) > SCHEMA else "an older"
-        raise WrongSchemaError(
-            f"was made by {which} mktune (schema {row[0]}; this one reads {SCHEMA}); its plans are not used"
-        )
+        raise WrongSchemaError(f"was made by {which} mktune (schema {row[0]}; this one reads {SCHEMA})")
