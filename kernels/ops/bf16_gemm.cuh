@@ -96,6 +96,10 @@ struct Bf16Gemm {
   static constexpr int kExchangeAt = (kFlagAt + 16 + 127) / 128 * 128;
   static constexpr int kBytes = kExchangeAt + (kSplitsSteps ? kBlockM * kBlockN * 4 : 0);
 
+  // Weights under way at once, in stages. Few, since two CTAs share an SM and what others read or write meanwhile queues
+  // behind them: a chain of kernels gains more by that than this one loses.
+  static constexpr int kWindow = 32 * 1024 / Ring::kWeightBytes;
+
   struct Tile {
     int m, n;             // first token, first column of the weights' map
     int k, activation_k;  // first value of K in the weights' map and in the activations'
@@ -107,9 +111,13 @@ struct Bf16Gemm {
                                          int to) {
     for (int i = from; i < to; ++i) {
       const int stage = wait_empty(ring, item + i);
+      if (kWindow < kStages && item + i >= kWindow) {
+        const u32 before = item + i - kWindow;
+        mbarrier_wait(ring.weights_full(Ring::stage(before)), Ring::phase(before));
+      }
       mbarrier_expect(ring.weights_full(stage), Ring::kWeightBytes);
       for_each_box(tile, i, [&](int x, int y, int part) {
-        copy_tensor(ring.weights(stage) + part * kPartBytes, weights, x, y, ring.weights_full(stage));
+        copy_weights(ring.weights(stage) + part * kPartBytes, weights, x, y, ring.weights_full(stage));
       });
     }
   }

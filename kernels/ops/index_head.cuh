@@ -15,9 +15,13 @@ struct IndexHead {
   static constexpr int kPairs = 32;  // that RoPE turns: the first 64 dims
   static constexpr int kRopeLanes = 2 * kPairs / kUnit;
 
-  // Factors of this lane's four dims.
-  static MKTUNE_DEVICE RopeFactors load_factors(const float* cos, const float* sin, i64 position, int lane) {
-    return lane < kRopeLanes ? load_rope_factors<kPairs>(cos, sin, position, 2 * lane) : kNoRotation;
+  // Factors of this lane's four dims at each position.
+  template <int kCount>
+  static MKTUNE_DEVICE void load_factors(const float* cos, const float* sin, const i64 (&position)[kCount], int lane,
+                                         RopeFactors (&factors)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      factors[i] = lane < kRopeLanes ? load_rope_factors<kPairs>(cos, sin, position[i], 2 * lane) : kNoRotation;
   }
 
   // RoPE, one rounding to bf16, and s = max(amax, 1e-4) / 448: this lane's four codes and the head's scale.
@@ -105,8 +109,8 @@ struct HeadLastArriver {
     const int end = min(tile.m + Gemm::kBlockM, rows);
     for (int row = tile.m + thread / 32; row < end; row += kAtOnce * kWarps) {
       // The places' table entries hang on loads of their own: ask for places first.
-      const auto places = Finish::template load_places<kAtOnce>(finish.args, row, kWarps, end);
-      finish.template run<kAtOnce>(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
+      const auto places = Finish::template load_places<kAtOnce, false>(finish.args, row, kWarps, end, thread % 32);
+      finish.run(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
     }
   }
 };

@@ -2,7 +2,7 @@
 // finalizer = last_arriver.
 //
 // Before the wait: see gemm_frame.cuh for the GEMM; for the finalizer with gdc = prologue the norm's weight and
-// bias (constants), positions and slots (arguments that nothing in a graph writes).
+// bias (constants), positions and slots (arguments that nothing in a graph writes), and the tables at those positions.
 #include "ops/indexer_k.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -46,19 +46,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Finish::NormWeights norm;
-  typename Finish::template Places<1> places;
+  typename Finish::template Places<1, kGdc == Gdc::kPrologue> places;
   if constexpr (kGdc == Gdc::kPrologue) {
     norm = Finish::load_norm_weights(args, lane);
-    places = Finish::template load_places<1>(args, row, 1, rows);
+    places = Finish::template load_places<1, true>(args, row, 1, rows, lane);
   }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) {
-    places = Finish::template load_places<1>(args, row, 1, rows);
+    places = Finish::template load_places<1, false>(args, row, 1, rows, lane);
     norm = Finish::load_norm_weights(args, lane);
   }
 
-  if (row < rows) Finish{args, norm}.template run<1>(source, places, row, 1, rows, 0, lane);
+  if (row < rows) Finish{args, norm}.run(source, places, row, 1, rows, 0, lane);
   stamp_end();
 }
 

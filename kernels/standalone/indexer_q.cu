@@ -2,7 +2,8 @@
 // finalizer = last_arriver.
 //
 // g is another producer's: read behind the wait of the kernel that finishes. Before the wait: see gemm_frame.cuh for
-// the GEMM; positions (an argument that nothing in a graph writes) for the finalizer with gdc = prologue.
+// the GEMM; positions (an argument that nothing in a graph writes) and the tables there for the finalizer with gdc =
+// prologue.
 #include "ops/indexer_q.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -43,13 +44,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
-  typename Finish::template Places<1> places;
-  if constexpr (kGdc == Gdc::kPrologue) places = Finish::template load_places<1>(finish.args, row, 1, rows);
+  typename Finish::template Places<1, kGdc == Gdc::kPrologue> places;
+  if constexpr (kGdc == Gdc::kPrologue) places = Finish::template load_places<1, true>(finish.args, row, 1, rows, lane);
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1>(finish.args, row, 1, rows);
+  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1, false>(finish.args, row, 1, rows, lane);
 
-  if (row < rows) finish.template run<1>(source, places, row, 1, rows, head, lane);
+  if (row < rows) finish.run(source, places, row, 1, rows, head, lane);
   stamp_end();
 }
 

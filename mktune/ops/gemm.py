@@ -43,7 +43,7 @@ MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
 """Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
 
 ROPE_TABLES = ("cos", "sin")
-"""Constants of which a row's position says where to read, so behind the wait."""
+"""Constants of which a step reads a row at each token's position only."""
 
 HEAD_SPAN = 128
 """Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
@@ -246,10 +246,8 @@ def _producer(
 
 @cache
 def _finalizer(op: type[GemmOp], split: bool, gdc: str, trigger: str) -> KernelFacts:
-    tables = tuple(port for port in op.constants if port in ROPE_TABLES)
-    norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
-    accesses = reads((*norms, *op.places), after_wait=gdc == "entry")
-    accesses += reads([_sums(split), *tables], after_wait=True) + writes(op.outputs)
+    accesses = reads((*op.constants, *op.places), after_wait=gdc == "entry")
+    accesses += reads([_sums(split)], after_wait=True) + writes(op.outputs)
     accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
     return KernelFacts("f", "", accesses, True, trigger_class(trigger))
 

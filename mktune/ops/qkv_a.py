@@ -35,7 +35,7 @@ class QkvA(GemmOp):
     activations = ("h_q", "h_s")
     operands = ("W_a", "W_a_s")
     constants = ("q_norm_w", "kv_norm_w", "cos", "sin")
-    arguments = ("positions", "slots")
+    arguments = places = ("positions", "slots")
     inputs = (*activations, *operands, *constants, *arguments, "mla_cache")
     outputs = ("q_lora_q", "q_lora_s", "mla_cache")
     weights = (*operands, *constants)

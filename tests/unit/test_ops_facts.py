@@ -47,9 +47,10 @@ def test_only_weights_stand_before_the_wait_of_a_gemm(title):
 
 def test_norms_read_their_constants_in_the_prologue():
     assert before_wait(facts("add_rmsnorm_quant", "prologue")[""]) == {"norm_w"}
-    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w"}
-    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", "positions", "slots"}
-    assert before_wait(facts("indexer_q", "prologue")["f"]) == {"positions"}
+    places = {"cos", "sin", "positions", "slots"}
+    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w", *places}
+    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", *places}
+    assert before_wait(facts("indexer_q", "prologue")["f"]) == places - {"slots"}
 
 
 def test_only_prefetch_reads_pages_before_the_wait():
