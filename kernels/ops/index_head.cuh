@@ -115,4 +115,58 @@ struct HeadLastArriver {
   }
 };
 
+// ---- finalizer = cluster --------------------------------------------------------------------------------------------
+// The CTAs of a head, every tile of every split, are one cluster. Each leaves its sums in its shared memory, then each
+// finishes some of the rows. Every thread of the CTA takes part in two cluster_sync(): the consumers in `run`.
+template <class Gemm, int kSplitK>
+struct HeadCluster {
+  static constexpr int kTiles = IndexHead::kDim / Gemm::kBlockN, kCtas = kSplitK * kTiles;
+  using Rows = ClusterRows<Gemm, kSplitK, kTiles>;
+  static_assert(Rows::kBytes <= Gemm::kBytes, "sums are left in the ring");
+  // Rows of a warp, and how many of them are under way at once.
+  static constexpr int kWarps = kCtas * Gemm::kThreads / 32, kEach = (Gemm::kBlockM + kWarps - 1) / kWarps;
+  static constexpr int kAtOnce = kEach < kRowsAtOnce<kSplitK> ? kEach : kRowsAtOnce<kSplitK>;
+  static MKTUNE_DEVICE int first_row(const TileCoordinates& tile, int thread) {
+    return tile.m + thread / 32 * kCtas + tile.split * kTiles + tile.n_tile % kTiles;
+  }
+
+  // Places and their table entries hang on two loads, one after the other. Where a warp has one row, whose places fit
+  // its registers beside the sums, it asks while the weights are on their way.
+  static constexpr bool kAhead = kEach == 1;
+  template <class Finish>
+  struct Ready {
+    Finish finish;
+    typename Finish::template Places<kAtOnce, kAhead> places;
+  };
+
+  template <class Finish>
+  static MKTUNE_DEVICE Ready<Finish> prepare(const TileCoordinates& tile, int rows, int thread, const Finish& finish) {
+    Ready<Finish> ready{finish};
+    if constexpr (kAhead) look_up(tile, rows, first_row(tile, thread), thread, ready);
+    return ready;
+  }
+
+  template <class Finish>
+  static MKTUNE_DEVICE void run(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, int rows, int thread,
+                                u8* staging, int barrier, Ready<Finish> ready) {
+    named_barrier_sync(barrier, Gemm::kThreads);  // `staging` may be what others still multiply from
+    Rows::store(sum, staging, thread);
+    cluster_sync();
+    const Rows source{shared_address(staging), tile.m};
+    const int end = min(tile.m + Gemm::kBlockM, rows), head = tile.n / IndexHead::kDim, lane = thread % 32;
+    for (int row = first_row(tile, thread); row < end; row += kAtOnce * kWarps) {
+      if constexpr (!kAhead) look_up(tile, rows, row, thread, ready);
+      ready.finish.run(source, ready.places, row, kWarps, end, head, lane);
+    }
+    cluster_sync();  // others may still read this CTA's sums
+  }
+
+ private:
+  template <class Finish>
+  static MKTUNE_DEVICE void look_up(const TileCoordinates& tile, int rows, int row, int thread, Ready<Finish>& ready) {
+    const int end = min(tile.m + Gemm::kBlockM, rows);
+    ready.places = Finish::template load_places<kAtOnce, kAhead>(ready.finish.args, row, kWarps, end, thread % 32);
+  }
+};
+
 }  // namespace mktune

@@ -1,5 +1,5 @@
 // B1 as kernels of its own: the GEMM (B1p, gemm_producer<IndexerK, …>) and the finalizer (B1f), or both in one with
-// finalizer = last_arriver.
+// finalizer = last_arriver or cluster.
 //
 // Before the wait: see gemm_frame.cuh for the GEMM; for the finalizer with gdc = prologue the norm's weight and
 // bias (constants), positions and slots (arguments that nothing in a graph writes), and the tables at those positions.
@@ -30,6 +30,22 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
                                                       kConsumerBarrier,
                                                       Finish{args, Finish::load_norm_weights(args, thread % 32)});
       });
+}
+
+// finalizer = cluster.
+template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__((kWarps + 2) * 32, 1)
+    indexer_k_cluster(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
+                      const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                      const float* ln_w, const float* ln_b, const float* cos, const float* sin, const i64* positions,
+                      const i64* slots, u8* index_k_cache, int rows, int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK>;
+  using Finish = IndexerKFinish<Trigger::kExit>;
+  extern __shared__ __align__(1024) u8 shared[];
+  const IndexerKArgs args{ln_w, ln_b, cos, sin, positions, slots, index_k_cache, rows};
+  run_head_cluster<IndexerK, Gemm, kSplitK, kGdc, kTrigger>(
+      shared, weights, weight_scales, activations, activation_scales, rows, l2_groups,
+      [&](int thread) { return Finish{args, Finish::load_norm_weights(args, thread % 32)}; });
 }
 
 // `in` is what gemm_producer wrote. A warp for each row.

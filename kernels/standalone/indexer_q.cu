@@ -1,5 +1,5 @@
 // D1 as kernels of its own: the GEMM (D1p, gemm_producer<IndexerQ, …>) and the finalizer (D1f), or both in one with
-// finalizer = last_arriver.
+// finalizer = last_arriver or cluster.
 //
 // g is another producer's: read behind the wait of the kernel that finishes. Before the wait: see gemm_frame.cuh for
 // the GEMM; positions (an argument that nothing in a graph writes) and the tables there for the finalizer with gdc =
@@ -28,6 +28,22 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
         HeadLastArriver<IndexerQ, Gemm, kSplitK>::run(sum, tile, {partials, y, counters}, rows, thread, shared, flag,
                                                       kConsumerBarrier, finish);
       });
+}
+
+// finalizer = cluster.
+template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__((kWarps + 2) * 32, 1)
+    indexer_q_cluster(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
+                      const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                      const float* cos, const float* sin, const float* g, const i64* positions, u8* qi, float* w,
+                      int rows, int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerQ::kGroups / kSplitK>;
+  using Finish = IndexerQFinish<Trigger::kExit>;
+  extern __shared__ __align__(1024) u8 shared[];
+  const Finish finish{{cos, sin, g, positions, qi, w, rows}};
+  run_head_cluster<IndexerQ, Gemm, kSplitK, kGdc, kTrigger>(shared, weights, weight_scales, activations,
+                                                           activation_scales, rows, l2_groups,
+                                                           [&](int) { return finish; });
 }
 
 // `in` is what gemm_producer wrote. A warp for each row's head.
