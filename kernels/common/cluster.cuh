@@ -9,6 +9,11 @@ MKTUNE_DEVICE void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// The same of what threads have done, not of what they have written: nobody still reads this CTA's shared memory.
+MKTUNE_DEVICE void cluster_sync_reads() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // 16 bytes of the shared memory of CTA `rank` of the cluster, at what `address` is in this one.
 MKTUNE_DEVICE uint4 load_of_cta_16(u32 address, int rank) {
   u32 there;

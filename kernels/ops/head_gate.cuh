@@ -37,7 +37,8 @@ struct HeadGateSplits {
 };
 
 // The splits of a tile are one cluster: each leaves its sums in its shared memory, then each adds some of g up. Run by
-// all consumers of the tile; every other thread of the CTA takes part in two cluster_sync().
+// all consumers of the tile; the CTA's other threads take part in the same two
+// synchronisations.
 template <class Gemm, int kSplitK>
 struct HeadGateCluster {
   static constexpr int kUnits = HeadGate::kN / 4;
@@ -54,7 +55,7 @@ struct HeadGateCluster {
     const int end = min(Gemm::kBlockM, rows - m) * kUnits;
     for (int i = split * kEach + thread; i < min((split + 1) * kEach, end); i += Gemm::kThreads)
       reinterpret_cast<float4*>(g)[m * kUnits + i] = source.added(source.load(m + i / kUnits, i % kUnits * 4));
-    cluster_sync();  // others may still read this CTA's sums
+    cluster_sync_reads();  // of this CTA's sums
   }
 };
 

@@ -109,7 +109,7 @@ struct HeadLastArriver {
     const int end = min(tile.m + Gemm::kBlockM, rows);
     for (int row = tile.m + thread / 32; row < end; row += kAtOnce * kWarps) {
       // The places' table entries hang on loads of their own: ask for places first.
-      const auto places = Finish::template load_places<kAtOnce, false>(finish.args, row, kWarps, end, thread % 32);
+      const auto places = Finish::template load_places<kAtOnce, false>(finish.args, row, kWarps, end);
       finish.run(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
     }
   }
@@ -117,7 +117,8 @@ struct HeadLastArriver {
 
 // ---- finalizer = cluster --------------------------------------------------------------------------------------------
 // The CTAs of a head, every tile of every split, are one cluster. Each leaves its sums in its shared memory, then each
-// finishes some of the rows. Every thread of the CTA takes part in two cluster_sync(): the consumers in `run`.
+// finishes some of the rows. The CTA's other threads take part in the same two
+// synchronisations as `run`.
 template <class Gemm, int kSplitK>
 struct HeadCluster {
   static constexpr int kTiles = IndexHead::kDim / Gemm::kBlockN, kCtas = kSplitK * kTiles;
@@ -130,8 +131,8 @@ struct HeadCluster {
     return tile.m + thread / 32 * kCtas + tile.split * kTiles + tile.n_tile % kTiles;
   }
 
-  // Places and their table entries hang on two loads, one after the other. Where a warp has one row, whose places fit
-  // its registers beside the sums, it asks while the weights are on their way.
+  // Places hang on a load, and their table entries on it. Where a warp has one row, whose places fit its registers beside
+  // the sums, it asks for them while the weights are on their way, and for the entries when the tile is summed.
   static constexpr bool kAhead = kEach == 1;
   template <class Finish>
   struct Ready {
@@ -142,30 +143,28 @@ struct HeadCluster {
   template <class Finish>
   static MKTUNE_DEVICE Ready<Finish> prepare(const TileCoordinates& tile, int rows, int thread, const Finish& finish) {
     Ready<Finish> ready{finish};
-    if constexpr (kAhead) look_up(tile, rows, first_row(tile, thread), thread, ready);
+    if constexpr (kAhead) {
+      const int row = first_row(tile, thread), end = min(tile.m + Gemm::kBlockM, rows);
+      ready.places = Finish::template load_places<1, true>(finish.args, row, kWarps, end);
+    }
     return ready;
   }
 
   template <class Finish>
   static MKTUNE_DEVICE void run(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, int rows, int thread,
                                 u8* staging, int barrier, Ready<Finish> ready) {
+    const int end = min(tile.m + Gemm::kBlockM, rows), head = tile.n / IndexHead::kDim, lane = thread % 32;
+    if constexpr (kAhead) Finish::load_factors(ready.finish.args, lane, ready.places);
     named_barrier_sync(barrier, Gemm::kThreads);  // `staging` may be what others still multiply from
     Rows::store(sum, staging, thread);
     cluster_sync();
     const Rows source{shared_address(staging), tile.m};
-    const int end = min(tile.m + Gemm::kBlockM, rows), head = tile.n / IndexHead::kDim, lane = thread % 32;
     for (int row = first_row(tile, thread); row < end; row += kAtOnce * kWarps) {
-      if constexpr (!kAhead) look_up(tile, rows, row, thread, ready);
+      if constexpr (!kAhead)
+        ready.places = Finish::template load_places<kAtOnce, false>(ready.finish.args, row, kWarps, end);
       ready.finish.run(source, ready.places, row, kWarps, end, head, lane);
     }
-    cluster_sync();  // others may still read this CTA's sums
-  }
-
- private:
-  template <class Finish>
-  static MKTUNE_DEVICE void look_up(const TileCoordinates& tile, int rows, int row, int thread, Ready<Finish>& ready) {
-    const int end = min(tile.m + Gemm::kBlockM, rows);
-    ready.places = Finish::template load_places<kAtOnce, kAhead>(ready.finish.args, row, kWarps, end, thread % 32);
+    cluster_sync_reads();  // of this CTA's sums
   }
 };
 

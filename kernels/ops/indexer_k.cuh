@@ -34,7 +34,7 @@ struct IndexerKFinish {
   struct NormWeights {
     float4 w, b;  // of this lane's four dims
   };
-  // kAhead: with the tables' entries at these positions.
+  // kAhead: the tables' entries at these positions are fetched before `run`, which else does it.
   template <int kCount, bool kAhead>
   struct Places {
     i64 position[kCount], slot[kCount];
@@ -51,16 +51,20 @@ struct IndexerKFinish {
 
   // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
   template <int kCount, bool kAhead>
-  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerKArgs& args, int row, int step, int end,
-                                                          int lane) {
+  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerKArgs& args, int row, int step, int end) {
     Places<kCount, kAhead> places;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
       places.slot[i] = load_produced_i64(args.slots + min(row + i * step, end - 1));
     }
-    if constexpr (kAhead) IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
     return places;
+  }
+
+  // The tables' entries there: they hang on the load of the position.
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE void load_factors(const IndexerKArgs& args, int lane, Places<kCount, kAhead>& places) {
+    IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
   }
 
   // These rows.
@@ -70,7 +74,7 @@ struct IndexerKFinish {
     typename Rows::Raw raw[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) raw[i] = source.load(min(row + i * step, end - 1), lane * IndexHead::kUnit);
-    if constexpr (!kAhead) IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
+    if constexpr (!kAhead) load_factors(args, lane, places);
 
     float4 value[kCount];
     float statistic[kCount];  // of each row: its mean, then its variance

@@ -28,7 +28,7 @@ struct IndexerQArgs {
 // Whole warps, each of which has a row's head of its own, or that of several rows at once.
 template <Trigger kTrigger>
 struct IndexerQFinish {
-  // kAhead: with the tables' entries at these positions.
+  // kAhead: the tables' entries at these positions are fetched before `run`, which else does it.
   template <int kCount, bool kAhead>
   struct Places {
     i64 position[kCount];
@@ -39,14 +39,18 @@ struct IndexerQFinish {
 
   // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
   template <int kCount, bool kAhead>
-  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerQArgs& args, int row, int step, int end,
-                                                          int lane) {
+  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerQArgs& args, int row, int step, int end) {
     Places<kCount, kAhead> places;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
-    if constexpr (kAhead) IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
     return places;
+  }
+
+  // The tables' entries there: they hang on the load of the position.
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE void load_factors(const IndexerQArgs& args, int lane, Places<kCount, kAhead>& places) {
+    IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
   }
 
   // One head of these rows.
@@ -61,7 +65,7 @@ struct IndexerQFinish {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       gate[i] = load_produced_4(args.g + min(row + i * step, end - 1) * IndexerQ::kHeads + head);
-    if constexpr (!kAhead) IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
+    if constexpr (!kAhead) load_factors(args, lane, places);
 
     float4 value[kCount];
 #pragma unroll

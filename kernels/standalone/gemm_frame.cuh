@@ -133,7 +133,7 @@ MKTUNE_DEVICE void run_head_cluster(u8* shared, const TensorMap& weights, const 
       },
       [] {
         cluster_sync();
-        cluster_sync();
+        cluster_sync_reads();
       });
 }
 

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
       shared, weights, activations, {m, 0, k, k, kSteps}, l2_steps,
       [](int) {
         cluster_sync();
-        cluster_sync();
+        cluster_sync_reads();
       },
       [&](typename Gemm::Accumulator& sum, int thread) {
         HeadGateCluster<Gemm, kSplitK>::run(sum, m, split, g, rows, thread, shared, kBf16ConsumerBarrier);

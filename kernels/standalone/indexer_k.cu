@@ -64,13 +64,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   typename Finish::NormWeights norm;
   typename Finish::template Places<1, kGdc == Gdc::kPrologue> places;
   if constexpr (kGdc == Gdc::kPrologue) {
+    places = Finish::template load_places<1, true>(args, row, 1, rows);
     norm = Finish::load_norm_weights(args, lane);
-    places = Finish::template load_places<1, true>(args, row, 1, rows, lane);
+    Finish::load_factors(args, lane, places);
   }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
   if constexpr (kGdc == Gdc::kEntry) {
-    places = Finish::template load_places<1, false>(args, row, 1, rows, lane);
+    places = Finish::template load_places<1, false>(args, row, 1, rows);
     norm = Finish::load_norm_weights(args, lane);
   }
 

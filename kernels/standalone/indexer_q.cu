@@ -61,10 +61,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Finish::template Places<1, kGdc == Gdc::kPrologue> places;
-  if constexpr (kGdc == Gdc::kPrologue) places = Finish::template load_places<1, true>(finish.args, row, 1, rows, lane);
+  if constexpr (kGdc == Gdc::kPrologue) {
+    places = Finish::template load_places<1, true>(finish.args, row, 1, rows);
+    Finish::load_factors(finish.args, lane, places);
+  }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1, false>(finish.args, row, 1, rows, lane);
+  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1, false>(finish.args, row, 1, rows);
 
   if (row < rows) finish.run(source, places, row, 1, rows, head, lane);
   stamp_end();

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from mktune import __version__
-from mktune.cli import ablate, compile, completion, doctor, edge, export, grow, leaderboard, lookup, run, show, tune
+from mktune.cli import (
+    ablate,
+    bench_ops,
+    compile,
+    completion,
+    doctor,
+    edge,
+    export,
+    grow,
+    leaderboard,
+    lookup,
+    run,
+    show,
+    tune,
+)
 
 app = typer.Typer(
     name="mktune",
@@ -50,5 +64,5 @@ def _root(
     pass
 
 
-for group in (tune, leaderboard, lookup, show, run, ablate, grow, edge, compile, export, doctor):
+for group in (tune, leaderboard, lookup, show, run, ablate, grow, edge, bench_ops, compile, export, doctor):
     group.add(app)

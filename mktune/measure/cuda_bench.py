@@ -26,6 +26,7 @@ from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
 from mktune.measure.screening import ScreeningBudget
 from mktune.measure.session import TRIES
+from mktune.measure.stream import graphs as stream_graphs
 from mktune.measure.worker import START_SECONDS, Reply, Worker
 from mktune.phases import Phases
 from mktune.plan import Plan
@@ -141,6 +142,20 @@ class CudaBench(Bench):
         reply = self._ask(request, ROUNDS_SECONDS)
         times = {name: (float(begin), float(end)) for name, (begin, end) in reply["kernels"].items()}
         return Stamps(times, float(reply["stamped_span_us"]))
+
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of a layer that must come from memory."""
+        return sum(call.op.bytes_read(self.problem.shape) for call in self._graph.calls.values())
+
+    def stream_limit(self, size: int) -> float:
+        """µs that reading `size` cold bytes takes on this GPU, kernel boundary included; see `measure.stream`."""
+        self._compiler.wait([spec for graph in stream_graphs(size, self._device) for spec in specs_of(graph)])
+        return float(self._ask({"do": "limit", "size": size}, ROUNDS_SECONDS)["us"])
+
+    def peer(self, op: str) -> float:
+        """µs of the peer's kernel for `op`; see `measure.peer`. Raises CandidateError where there is none."""
+        return float(self._ask({"do": "peer", "op": op}, ROUNDS_SECONDS)["us"])
 
     def restart(self) -> None:
         """Go on in a fresh process."""

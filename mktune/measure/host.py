@@ -27,10 +27,12 @@ from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import Copies, Memory, layers_for, make_memory
+from mktune.measure.peer import peer_us
 from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
+from mktune.measure.stream import stream_us
 from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
 from mktune.phases import Phases
@@ -83,7 +85,7 @@ class CudaHost:
         synchronize()
 
     def handle(self, request: Reply) -> Reply:
-        """Answer one request: open, calibrate, verify, trial, rounds, validate or stamps."""
+        """Answer one request: open, calibrate, verify, trial, rounds, validate, stamps, limit or peer."""
         do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
         try:
             return do(**{name: value for name, value in request.items() if name != "do"})
@@ -194,6 +196,21 @@ class CudaHost:
         """When `kernels` begin and end in a layer; see `stamps`."""
         parsed, lowered, _ = self._built(plan)
         return stamp_times(parsed, lowered, self._opened.memory, self._kernels, self._timer, kernels, replays)
+
+    def _do_limit(self, size: int) -> Reply:
+        """How long reading `size` cold bytes takes; see `stream`."""
+        return {"us": stream_us(size, self._device, self._kernels, self._place)}
+
+    def _do_peer(self, op: str) -> Reply:
+        """How long the peer's kernel of an op takes; see `peer`. Raises CandidateError where there is none."""
+        call = self._workload.graph.calls[op]
+        try:
+            us = peer_us(call.op.title, self._shape, call.op.bytes_read(self._shape), self._device, self._place)
+        except Exception as error:
+            raise CandidateError(Status.BUILD_ERROR, f"{type(error).__name__}: {error}"[:200]) from None
+        finally:
+            _release()
+        return {"us": us}
 
     def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
         plan = Plan.from_json(text)

@@ -30,9 +30,9 @@ class HeadGate(GemmOp):
     defaults: ClassVar[dict[str, ConfigValue]] = {
         "block_n": 64,
         "split_k": 16,
-        "stages": 4,
+        "stages": 6,
         "warps": 4,
-        "finalizer": "last_arriver",
+        "finalizer": "cluster",
     }
     ports: ClassVar[dict[str, Port]] = {
         "h": Port("bf16", ("m", HIDDEN)),

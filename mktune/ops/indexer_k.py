@@ -46,7 +46,7 @@ class IndexerK(GemmOp):
         "stages": 4,
         "warps": 4,
         "finalizer": "kernel",
-        "finalizer_threads": 256,
+        "finalizer_threads": 128,
     }
     ports: ClassVar[dict[str, Port]] = {
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),

@@ -41,12 +41,12 @@ class IndexerQ(GemmOp):
     weights = (*operands, *constants)
     finalizers = ("kernel", "last_arriver", "cluster")
     defaults: ClassVar[dict[str, ConfigValue]] = {
-        "block_n": 128,
+        "block_n": 64,
         "split_k": 4,
         "stages": 4,
         "warps": 4,
         "finalizer": "kernel",
-        "finalizer_threads": 256,
+        "finalizer_threads": 128,
     }
     ports: ClassVar[dict[str, Port]] = {
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
