@@ -14,6 +14,7 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -78,7 +79,7 @@ class GemmOp(Op):
     arguments: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ()
     finalizers: ClassVar[tuple[str, ...]] = ()
-    defaults: ClassVar[dict[str, ConfigValue]]
+    defaults: ClassVar[Mapping[str, ConfigValue]]
 
     def __init_subclass__(cls) -> None:
         if taken := set(WORKSPACES).intersection(getattr(cls, "ports", ())):
@@ -89,8 +90,7 @@ class GemmOp(Op):
         return self.problem.finalizer_span > 0
 
     def default(self, arch: str) -> OpPlan:
-        config: dict[str, ConfigValue] = {"block_m": 16, **self.defaults}
-        return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", config)
+        return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", {"block_m": 16, **self.defaults})
 
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         problem = self.problem

@@ -89,8 +89,15 @@ def test_a_last_arriver_reads_and_writes_its_own_workspaces(title, config, scrat
 
 @pytest.mark.parametrize(("split_k", "scratch"), [(1, set()), (16, {"partials", "tile_counters"})])
 def test_a_gemm_without_finalizer_adds_its_own_splits(split_k, scratch):
-    (kernel,) = facts("head_gate", split_k=split_k).values()
+    (kernel,) = facts("head_gate", split_k=split_k, finalizer="last_arriver").values()
     assert touched(kernel, writes=True) == scratch | {"g"}
+
+
+@pytest.mark.parametrize(("title", "kernel"), [("head_gate", ""), ("indexer_k", "p"), ("indexer_q", "p")])
+def test_a_cluster_needs_no_scratch_memory(title, kernel):
+    found = facts(title, split_k=4, finalizer="cluster")
+    assert list(found) == [kernel]
+    assert touched(found[kernel], writes=True) == set(OPS[title].outputs)
 
 
 @pytest.mark.parametrize(
