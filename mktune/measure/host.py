@@ -206,7 +206,9 @@ class CudaHost:
         call = self._workload.graph.calls[op]
         try:
             us = peer_us(call.op.title, self._shape, call.op.bytes_read(self._shape), self._device, self._place)
-        except Exception as error:
+        except CandidateError:
+            raise
+        except Exception as error:  # whatever another library raises: then there is no peer
             raise CandidateError(Status.BUILD_ERROR, f"{type(error).__name__}: {error}"[:200]) from None
         finally:
             _release()

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mktune.device import Device
+from mktune.errors import CandidateError
 from mktune.measure.memory import MIN_LAYERS
 from mktune.measure.span import GraphTimer
 from mktune.measure.stats import median
 from mktune.ops import dimensions as d
 from mktune.shape import Shape
+from mktune.trial import Status
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +36,10 @@ Layer = Callable[[int], object]
 def peer_us(title: str, shape: Shape, size: int, device: Device, place: str) -> float:
     """µs per layer of the peer's kernel for the op `title`, which reads `size` cold bytes.
 
-    Raises whatever importing or running it does; KeyError for an op that no peer has.
+    Raises whatever importing or running it does; CandidateError (build_error) for an op that neither library has.
     """
+    if title not in _LAYERS:
+        raise CandidateError(Status.BUILD_ERROR, "neither DeepGEMM nor cuBLAS has a kernel for it")
     import deep_gemm
     import torch
 
