@@ -80,6 +80,8 @@ def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
         connection.execute("BEGIN")  # one state of the database for all queries
         _check_schema(connection)
         return connection.execute(_QUERY).fetchall()
+    except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
+        raise sqlite3.DatabaseError("database disk image is malformed") from None
     finally:
         connection.close()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from mktune.store import studies
+from mktune.store.columns import whole_rows
 from mktune.store.models import TrialRow
 from mktune.store.studies import Study
 
@@ -33,13 +35,14 @@ class Activity:
 def activity(connection: Connection) -> list[Activity]:
     """The studies that have begun a trial, the one that did something last at the end."""
     time = func.coalesce(TrialRow.ended, TrialRow.started)
-    query = select(TrialRow.study_id, TrialRow.status, func.count(), func.max(time)).group_by(
-        TrialRow.study_id, TrialRow.status
-    )
+    status = func.coalesce(TrialRow.status, "running")
+    query = select(TrialRow.study_id, status, func.count(), func.max(time)).group_by(TrialRow.study_id, status)
     counts: dict[int, dict[str, int]] = {}
     last: dict[int, str] = {}
-    for study, status, count, time_of_last in connection.execute(query):
-        counts.setdefault(study, {})[status or "running"] = count
+    for row in whole_rows(connection.execute(query)):
+        values: Sequence[Any] = row
+        study, ended_as, count, time_of_last = values
+        counts.setdefault(study, {})[ended_as] = count
         last[study] = max(last.get(study, ""), time_of_last)
     found = [
         Activity(study, counts[study.id], last[study.id]) for study in studies.every(connection) if study.id in counts

@@ -101,10 +101,14 @@ def _sqlite(path: Path, write: bool, timeout_s: float) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, "rwc" if write else _read_mode(path), timeout_s)
-        # WAL survives a killed process without an fsync for each commit; a rollback journal needs it.
-        wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-        connection.execute(f"PRAGMA synchronous={'NORMAL' if wal else 'FULL'}")
-        connection.execute("PRAGMA foreign_keys=ON")
+        try:
+            # WAL survives a killed process without an fsync for each commit; a rollback journal needs it.
+            wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            connection.execute(f"PRAGMA synchronous={'NORMAL' if wal else 'FULL'}")
+            connection.execute("PRAGMA foreign_keys=ON")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     engine = create_engine(URL.create("sqlite"), creator=connect, poolclass=QueuePool)
