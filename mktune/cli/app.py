@@ -12,6 +12,7 @@ from mktune.cli import (
     bench_ops,
     compile,
     completion,
+    coverage,
     doctor,
     edge,
     export,
@@ -64,5 +65,5 @@ def _root(
     pass
 
 
-for group in (tune, leaderboard, lookup, show, run, ablate, grow, edge, bench_ops, compile, export, doctor):
+for group in (tune, leaderboard, lookup, coverage, show, run, ablate, grow, edge, bench_ops, compile, export, doctor):
     group.add(app)

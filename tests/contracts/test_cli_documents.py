@@ -26,6 +26,7 @@ ANSWERS = {
     "tune": [WORKLOAD, "--ops", "A0", *SIM, "--trials", "2", "--sampler", "random"],
     "leaderboard": [],
     "lookup": [WORKLOAD, *SHAPE, "--gpu", "NVIDIA H200", "--allow-simulated"],
+    "coverage": [WORKLOAD, *SHAPE, "--gpu", "NVIDIA H200", "--allow-simulated"],
     "show": ["branches"],
     "run": ["serial", "--ops", "A0", *SIM],
     "ablate": [WORKLOAD, "--ops", "A0,B0", *SIM],
