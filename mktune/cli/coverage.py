@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mktune.cli import render
 from mktune.cli.book import Accept, Aliases, AllowSimulated, AnyBuild, LookedUpOps, asked_gpu, open_book
 from mktune.cli.options import (
-    Contexts,
     Gpu,
     Json,
-    Rows,
     StoreUrl,
     Tokens,
     Workload,
@@ -29,8 +27,8 @@ from mktune.graph.workload import workload as known_workload
 if TYPE_CHECKING:
     from mktune.runtime.coverage import Cell
 
-ROWS = "1,2,4,8,16,32,64,128,256"
-CONTEXTS = "1024,2048,4096,8192,16384,32768,65536,131072"
+ROWS = ",".join(str(2**power) for power in range(9))
+CONTEXTS = ",".join(str(2**power) for power in range(10, 18))
 NOWHERE = {"store", "pin", "workload", "contract", "layout", "ops", "device"}
 """Reasons that no other shape would change."""
 
@@ -43,8 +41,13 @@ def add(app: typer.Typer) -> None:
 
 def coverage(
     workload: Workload,
-    m: Rows = ROWS,
-    kv: Contexts = CONTEXTS,
+    m: Annotated[
+        str | None, typer.Option("--m", metavar="1,16", help="Rows (tokens) of the step, a list. [powers of 2 to 256]")
+    ] = None,
+    kv: Annotated[
+        str | None,
+        typer.Option("--kv", metavar="8192", help="Context capacity, a list. [powers of 2 from 1024 to 131072]"),
+    ] = None,
     tokens_per_request: Tokens = None,
     gpu: Gpu = None,
     ops: LookedUpOps = None,
@@ -59,7 +62,7 @@ def coverage(
     from mktune.runtime.coverage import coverage as cells_of
 
     known_workload(workload)
-    rows, contexts = numbers("--m", m), numbers("--kv", kv)
+    rows, contexts = numbers("--m", m or ROWS), numbers("--kv", kv or CONTEXTS)
     check_sizes(rows, contexts)
     cells = cells_of(
         open_book(store, accept, any_build, alias),
@@ -72,7 +75,7 @@ def coverage(
         allow_simulated=allow_simulated,
     )
     if not cells:
-        raise InputError(f"tokens per request ({tokens_per_request}) divide none of --m {m}, or exceed every --kv")
+        raise InputError(f"tokens per request ({tokens_per_request}) divide no M, or exceed every KV")
     first = cells[0].answer
     if not first and first.reason in NOWHERE:
         raise PlanNotFound(first.reason, first.message)
