@@ -3,6 +3,8 @@
 MKTUNE_HOME        folder of the default store                 (default: the user's data folder, XDG_DATA_HOME)
 MKTUNE_STORE       URL of the default store                    (default: sqlite in MKTUNE_HOME)
 MKTUNE_CACHE_DIR   folder of compiled kernels                  (default: the user's cache folder, XDG_CACHE_HOME)
+MKTUNE_ASSERT_HIT  1: a look-up that misses is an error, which names the field of the key that differs
+MKTUNE_PIN         ids of plans, or their beginnings, separated by commas: look-ups give no other plan
 MKTUNE_PATH        folders of one's own workloads and kernels  (default: none; see `extensions`)
 NO_COLOR, CI,      any of them: plain lines on the terminal, no colour and no redrawing
 TERM=dumb
@@ -50,6 +52,22 @@ def own_packages() -> tuple[Path, ...]:
         raise InputError(f"MKTUNE_PATH: {error}") from None
 
 
+def assert_hit() -> bool:
+    """Whether a look-up that misses is an error: to be sure that what was tuned is what runs."""
+    return os.environ.get("MKTUNE_ASSERT_HIT", "") not in ("", "0")
+
+
+def pins() -> tuple[str, ...]:
+    """The plans that look-ups are pinned to, as the user wrote their ids; empty: to none."""
+    return tuple(part.strip() for part in os.environ.get("MKTUNE_PIN", "").split(",") if part.strip())
+
+
 def plain_terminal() -> bool:
     """Whether a terminal is to be treated as a log: no colour, no cursor movement (NO_COLOR, CI, TERM=dumb)."""
     return bool(os.environ.get("NO_COLOR") or os.environ.get("CI") or os.environ.get("TERM") in ("dumb", "unknown"))
+
+
+def refuse_forced_colour() -> None:
+    """Where a terminal is to be treated as a log, keep help texts from being coloured because some CI has colour."""
+    if plain_terminal():
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"

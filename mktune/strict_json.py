@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,8 +14,9 @@ from typing import Any, NoReturn
 from mktune.errors import InputError
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
-MAX_BYTES = 64 * 2**20  # of one file: far above any bundle, far below the memory of a machine
+MAX_BYTES = 256 * 2**20  # of one file: far above any bundle, far below the memory of a machine
 
 
 class _Refused(ValueError):
@@ -31,6 +33,8 @@ def read(path: Path) -> bytes:
             return check_size(file.read(MAX_BYTES + 1), str(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a name with a NUL in it
+        raise InputError(f"cannot read {path}: {error}") from None
 
 
 def check_size(content: bytes, where: str) -> bytes:
@@ -65,11 +69,11 @@ def loads(text: str | bytes, where: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _Refused(f"the key {key!r} stands twice in one object")
-        found[key] = value
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        key = next(key for number, key in enumerate(keys) if key in keys[:number])
+        raise _Refused(f"the key {key!r} stands twice in one object")
     return found
 
 
@@ -94,24 +98,25 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _place(text: str) -> tuple[int, int]:
-    """Line and column (from 1) of the first duplicate key, NaN, Infinity or infinite number in valid JSON `text`."""
+    """Line and column (from 1) of the first duplicate key, NaN, Infinity or infinite number in `text`."""
     open_objects: list[set[str] | None] = []
     start = 0
-    for match, after in pairwise(chain(_TOKEN.finditer(text), [None])):
-        assert match is not None
-        token, start = match.group(), match.start()
-        if token in "{[":
-            open_objects.append(set() if token == "{" else None)
-        elif token in "}]":
-            open_objects.pop()
-        elif token[0] == '"' and after is not None and after.group() == ":":
-            keys, key = open_objects[-1], json.loads(token)
-            if keys is not None and key in keys:
+    with suppress(ValueError, IndexError):  # what follows the place may be no JSON at all
+        for match, after in pairwise(chain(_TOKEN.finditer(text), [None])):
+            assert match is not None
+            token, start = match.group(), match.start()
+            if token in "{[":
+                open_objects.append(set() if token == "{" else None)
+            elif token in "}]":
+                open_objects.pop()
+            elif token[0] == '"' and after is not None and after.group() == ":":
+                keys, key = open_objects[-1], json.loads(token)
+                if keys is not None and key in keys:
+                    break
+                if keys is not None:
+                    keys.add(key)
+            elif token.startswith(_CONSTANTS) or _overflows(token):
                 break
-            if keys is not None:
-                keys.add(key)
-        elif token in ("NaN", "Infinity", "-Infinity") or _overflows(token):
-            break
     return _line_and_column(text, start)
 
 

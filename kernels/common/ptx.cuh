@@ -79,6 +79,17 @@ MKTUNE_DEVICE void copy_tensor(u32 target, const TensorMap& map, int x, int y, u
       "l"(&map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
+// The same of weights: bytes that nobody reads again soon. They leave the L2 first, so that what kernels hand on, small
+// constants and code stay there while a layer's weights go by.
+MKTUNE_DEVICE void copy_weights(u32 target, const TensorMap& map, int x, int y, u32 barrier) {
+  u64 first_to_go;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_go));
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(first_to_go)
+      : "memory");
+}
 MKTUNE_DEVICE void prefetch_tensor_to_l2(const TensorMap& map, int x, int y) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y)
                : "memory");

@@ -22,10 +22,11 @@ constexpr int kBf16Step = 64;  // values of K in a stage: 128 bytes, one swizzle
 // A stage holds weights [block_n][64] or [block_n / 64][64][64], and activations [block_m][64], with a barrier each,
 // since weights may arrive long before the activations. Roles count steps since the ring was initialised, and run on
 // over tiles.
-template <int kBlockM, int kBlockN, int kStages, int kWarps>
+template <int kBlockM, int kBlockN, int kStages, int kWarps, int kColumns>
 struct Bf16Ring {
   static constexpr int kStageCount = kStages;
   static constexpr int kWeightBytes = kBlockN * kBf16Step * 2;
+  static constexpr int kLoadedBytes = kColumns * kBf16Step * 2;  // of them
   static constexpr int kActivationBytes = kBlockM * kBf16Step * 2;
   static constexpr int kActivationsAt = kStages * kWeightBytes;
   static constexpr int kBarriersAt = kActivationsAt + kStages * kActivationBytes;
@@ -75,8 +76,10 @@ MKTUNE_DEVICE uint4 load_matrices_transposed(u32 row_address) {
   return v;
 }
 
-template <Mma kMma, Major kMajor, int kBlockM_, int kBlockN_, int kStages, int kWarps>
+// kColumns: those of the tile that exist. Where K is contiguous the others are not loaded; their sums mean nothing.
+template <Mma kMma, Major kMajor, int kBlockM_, int kBlockN_, int kStages, int kWarps, int kColumns = kBlockN_>
 struct Bf16Gemm {
+  static_assert(kColumns == kBlockN_ || kMajor == Major::kK, "columns that lie together are loaded together");
   static_assert(kMma != Mma::kWgmma || MKTUNE_HAS_WGMMA, "impl wgmma exists on sm_90a only: choose mma_sync");
   static_assert(kWarps == 4 || kWarps == 8, "one or two warpgroups");
   static_assert(kBlockN_ == 64 || kBlockN_ == 128, "block_n is 64 or 128");
@@ -88,13 +91,17 @@ struct Bf16Gemm {
   static constexpr int kHalves = kBlockN / 64 / (kSplitsSteps ? 1 : kWarpgroups);  // 64-column parts of one warpgroup
   static constexpr int kTokenGroups = kBlockM / 8;
   static constexpr int kSlices = kSplitsSteps ? 2 : 4;  // of 16 values of K, of a step, that a warpgroup multiplies
-  using Ring = Bf16Ring<kBlockM, kBlockN, kStages, kWarps>;
+  using Ring = Bf16Ring<kBlockM, kBlockN, kStages, kWarps, kColumns>;
   using Accumulator = float[kHalves][kTokenGroups][4];
 
   // Shared memory: the ring, a word for the caller, then where the second warpgroup hands its sums to the first.
   static constexpr int kFlagAt = Ring::kBytes;
   static constexpr int kExchangeAt = (kFlagAt + 16 + 127) / 128 * 128;
   static constexpr int kBytes = kExchangeAt + (kSplitsSteps ? kBlockM * kBlockN * 4 : 0);
+
+  // Weights under way at once, in stages. Few, since two CTAs share an SM and what others read or write meanwhile queues
+  // behind them: a chain of kernels gains more by that than this one loses.
+  static constexpr int kWindow = 32 * 1024 / Ring::kLoadedBytes;
 
   struct Tile {
     int m, n;             // first token, first column of the weights' map
@@ -107,9 +114,13 @@ struct Bf16Gemm {
                                          int to) {
     for (int i = from; i < to; ++i) {
       const int stage = wait_empty(ring, item + i);
-      mbarrier_expect(ring.weights_full(stage), Ring::kWeightBytes);
+      if (kWindow < kStages && item + i >= kWindow) {
+        const u32 before = item + i - kWindow;
+        mbarrier_wait(ring.weights_full(Ring::stage(before)), Ring::phase(before));
+      }
+      mbarrier_expect(ring.weights_full(stage), Ring::kLoadedBytes);
       for_each_box(tile, i, [&](int x, int y, int part) {
-        copy_tensor(ring.weights(stage) + part * kPartBytes, weights, x, y, ring.weights_full(stage));
+        copy_weights(ring.weights(stage) + part * kPartBytes, weights, x, y, ring.weights_full(stage));
       });
     }
   }

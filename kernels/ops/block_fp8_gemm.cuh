@@ -64,7 +64,7 @@ struct BlockFp8Gemm {
         mbarrier_wait(ring.weights_full(Ring::stage(before)), Ring::phase(before));
       }
       mbarrier_expect(ring.weights_full(stage), Ring::kWeightBytes);
-      copy_tensor(ring.weights(stage), weights, (first_group + i) * kQuantGroup, n, ring.weights_full(stage));
+      copy_weights(ring.weights(stage), weights, (first_group + i) * kQuantGroup, n, ring.weights_full(stage));
     }
   }
 

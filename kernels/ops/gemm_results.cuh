@@ -1,6 +1,7 @@
 // What becomes of a GEMM tile's sums: partial sums of one split, rows of y rounded to bf16, or rows that the last split
 // to arrive adds up; and how whoever finishes a row reads it. `Op` is the op's GemmProblem, `Gemm` its BlockFp8Gemm.
 #pragma once
+#include "common/cluster.cuh"
 #include "common/last_arriver.cuh"
 #include "common/ptx.cuh"
 
@@ -19,22 +20,12 @@ struct TileCoordinates {
 };
 
 // ---- where a row comes from: four neighbouring elements of one row, rounded to bf16 and packed ----------------------
-template <class Op, int kSplitK>
-struct PartialRows {  // fp32 partial sums [split_k, rows, n], added in the order of the splits
-  const float* partials;
-  int rows;
-
+template <int kSplitK>
+struct SplitSums {  // fp32, added in the order of the splits
   struct Raw {
     uint4 split[kSplitK];
   };
-  MKTUNE_DEVICE Raw load(int row, int n) const {
-    Raw raw;
-#pragma unroll
-    for (int s = 0; s < kSplitK; ++s)
-      raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * Op::kN + n);
-    return raw;
-  }
-  static MKTUNE_DEVICE uint2 rounded(const Raw& raw) {
+  static MKTUNE_DEVICE float4 added(const Raw& raw) {
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int s = 0; s < kSplitK; ++s) {
@@ -43,7 +34,54 @@ struct PartialRows {  // fp32 partial sums [split_k, rows, n], added in the orde
       sum.z += __uint_as_float(raw.split[s].z);
       sum.w += __uint_as_float(raw.split[s].w);
     }
+    return sum;
+  }
+  static MKTUNE_DEVICE uint2 rounded(const Raw& raw) {
+    const float4 sum = added(raw);
     return {to_bf16x2(sum.x, sum.y), to_bf16x2(sum.z, sum.w)};
+  }
+};
+
+template <class Op, int kSplitK>
+struct PartialRows : SplitSums<kSplitK> {  // in memory: [split_k, rows, n]
+  using Raw = typename SplitSums<kSplitK>::Raw;
+
+  const float* partials;
+  int rows;
+
+  MKTUNE_DEVICE PartialRows(const float* partials, int rows) : partials(partials), rows(rows) {}
+  MKTUNE_DEVICE Raw load(int row, int n) const {
+    Raw raw;
+#pragma unroll
+    for (int s = 0; s < kSplitK; ++s)
+      raw.split[s] = load_produced_16(partials + (static_cast<u64>(s) * rows + row) * Op::kN + n);
+    return raw;
+  }
+};
+
+// In the shared memory of a cluster's CTAs, each of which has one split of one of the kTiles tiles of a row: fp32
+// [block_m][block_n], padded so that eight columns of each of four tokens meet no bank twice.
+template <class Gemm, int kSplitK, int kTiles, int kColumns = Gemm::kBlockN>
+struct ClusterRows : SplitSums<kSplitK> {
+  using Raw = typename SplitSums<kSplitK>::Raw;
+  static constexpr int kPitch = kColumns * 4 + 16, kBytes = Gemm::kBlockM * kPitch;
+
+  u32 sums;  // shared-memory address
+  int m;     // first token
+
+  MKTUNE_DEVICE ClusterRows(u32 sums, int m) : sums(sums), m(m) {}
+  MKTUNE_DEVICE Raw load(int row, int n) const {
+    Raw raw;
+#pragma unroll
+    for (int s = 0; s < kSplitK; ++s)
+      raw.split[s] = load_of_cta_16(sums + (row - m) * kPitch + n % kColumns * 4, s * kTiles + n / kColumns % kTiles);
+    return raw;
+  }
+  // This CTA's own. `target` is what `sums` is to loads; all consumers, when nobody reads there any more.
+  static MKTUNE_DEVICE void store(const typename Gemm::Accumulator& sum, u8* target, int thread) {
+    Gemm::for_each(sum, thread, [&](int row, int token, float value) {
+      if (row < kColumns) *reinterpret_cast<float*>(target + token * kPitch + row * 4) = value;
+    });
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "common/last_arriver.cuh"
 #include "ops/bf16_gemm.cuh"
+#include "ops/gemm_results.cuh"
 
 namespace mktune {
 
@@ -28,23 +29,33 @@ struct HeadGateSplits {
                                 float* g, int rows, int thread, volatile u32* flag, int barrier) {
     store_gate<Gemm>(sum, m, partials + split * rows * HeadGate::kN, rows, thread);
     if (!is_last_arrival<Gemm::kThreads>(counter, kSplitK, thread, flag, barrier)) return;
+    const PartialRows<HeadGate, kSplitK> source{partials, rows};
     const int end = min(Gemm::kBlockM, rows - m) * kUnits;
-    for (int i = thread; i < end; i += Gemm::kThreads) {
-      const int unit = m * kUnits + i;
-      uint4 part[kSplitK];
-#pragma unroll
-      for (int s = 0; s < kSplitK; ++s)
-        part[s] = load_produced_16(partials + (s * rows * kUnits + unit) * 4);
-      float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-      for (int s = 0; s < kSplitK; ++s) {
-        total.x += __uint_as_float(part[s].x);
-        total.y += __uint_as_float(part[s].y);
-        total.z += __uint_as_float(part[s].z);
-        total.w += __uint_as_float(part[s].w);
-      }
-      reinterpret_cast<float4*>(g)[unit] = total;
-    }
+    for (int i = thread; i < end; i += Gemm::kThreads)
+      reinterpret_cast<float4*>(g)[m * kUnits + i] = source.added(source.load(m + i / kUnits, i % kUnits * 4));
+  }
+};
+
+// The splits of a tile are one cluster: each leaves its sums in its shared memory, then each adds some of g up. Run by
+// all consumers of the tile; the CTA's other threads take part in the same two
+// synchronisations.
+template <class Gemm, int kSplitK>
+struct HeadGateCluster {
+  static constexpr int kUnits = HeadGate::kN / 4;
+  static constexpr int kEach = (Gemm::kBlockM * kUnits + kSplitK - 1) / kSplitK;  // of a CTA, side by side
+  using Rows = ClusterRows<Gemm, kSplitK, 1, HeadGate::kN>;
+  static_assert(Rows::kBytes <= Gemm::kFlagAt, "sums are left in the ring");
+
+  static MKTUNE_DEVICE void run(const typename Gemm::Accumulator& sum, int m, int split, float* g, int rows, int thread,
+                                u8* staging, int barrier) {
+    named_barrier_sync(barrier, Gemm::kThreads);  // `staging` may be what others still multiply from
+    Rows::store(sum, staging, thread);
+    cluster_sync();
+    const Rows source{shared_address(staging), m};
+    const int end = min(Gemm::kBlockM, rows - m) * kUnits;
+    for (int i = split * kEach + thread; i < min((split + 1) * kEach, end); i += Gemm::kThreads)
+      reinterpret_cast<float4*>(g)[m * kUnits + i] = source.added(source.load(m + i / kUnits, i % kUnits * 4));
+    cluster_sync_reads();  // of this CTA's sums
   }
 };
 

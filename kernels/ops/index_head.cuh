@@ -15,9 +15,13 @@ struct IndexHead {
   static constexpr int kPairs = 32;  // that RoPE turns: the first 64 dims
   static constexpr int kRopeLanes = 2 * kPairs / kUnit;
 
-  // Factors of this lane's four dims.
-  static MKTUNE_DEVICE RopeFactors load_factors(const float* cos, const float* sin, i64 position, int lane) {
-    return lane < kRopeLanes ? load_rope_factors<kPairs>(cos, sin, position, 2 * lane) : kNoRotation;
+  // Factors of this lane's four dims at each position.
+  template <int kCount>
+  static MKTUNE_DEVICE void load_factors(const float* cos, const float* sin, const i64 (&position)[kCount], int lane,
+                                         RopeFactors (&factors)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      factors[i] = lane < kRopeLanes ? load_rope_factors<kPairs>(cos, sin, position[i], 2 * lane) : kNoRotation;
   }
 
   // RoPE, one rounding to bf16, and s = max(amax, 1e-4) / 448: this lane's four codes and the head's scale.
@@ -105,9 +109,62 @@ struct HeadLastArriver {
     const int end = min(tile.m + Gemm::kBlockM, rows);
     for (int row = tile.m + thread / 32; row < end; row += kAtOnce * kWarps) {
       // The places' table entries hang on loads of their own: ask for places first.
-      const auto places = Finish::template load_places<kAtOnce>(finish.args, row, kWarps, end);
-      finish.template run<kAtOnce>(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
+      const auto places = Finish::template load_places<kAtOnce, false>(finish.args, row, kWarps, end);
+      finish.run(source, places, row, kWarps, end, tile.n / IndexHead::kDim, thread % 32);
     }
+  }
+};
+
+// ---- finalizer = cluster --------------------------------------------------------------------------------------------
+// The CTAs of a head, every tile of every split, are one cluster. Each leaves its sums in its shared memory, then each
+// finishes some of the rows. The CTA's other threads take part in the same two
+// synchronisations as `run`.
+template <class Gemm, int kSplitK>
+struct HeadCluster {
+  static constexpr int kTiles = IndexHead::kDim / Gemm::kBlockN, kCtas = kSplitK * kTiles;
+  using Rows = ClusterRows<Gemm, kSplitK, kTiles>;
+  static_assert(Rows::kBytes <= Gemm::kBytes, "sums are left in the ring");
+  // Rows of a warp, and how many of them are under way at once.
+  static constexpr int kWarps = kCtas * Gemm::kThreads / 32, kEach = (Gemm::kBlockM + kWarps - 1) / kWarps;
+  static constexpr int kAtOnce = kEach < kRowsAtOnce<kSplitK> ? kEach : kRowsAtOnce<kSplitK>;
+  static MKTUNE_DEVICE int first_row(const TileCoordinates& tile, int thread) {
+    return tile.m + thread / 32 * kCtas + tile.split * kTiles + tile.n_tile % kTiles;
+  }
+
+  // Places hang on a load, and their table entries on it. Where a warp has one row, whose places fit its registers beside
+  // the sums, it asks for them while the weights are on their way, and for the entries when the tile is summed.
+  static constexpr bool kAhead = kEach == 1;
+  template <class Finish>
+  struct Ready {
+    Finish finish;
+    typename Finish::template Places<kAtOnce, kAhead> places;
+  };
+
+  template <class Finish>
+  static MKTUNE_DEVICE Ready<Finish> prepare(const TileCoordinates& tile, int rows, int thread, const Finish& finish) {
+    Ready<Finish> ready{finish};
+    if constexpr (kAhead) {
+      const int row = first_row(tile, thread), end = min(tile.m + Gemm::kBlockM, rows);
+      ready.places = Finish::template load_places<1, true>(finish.args, row, kWarps, end);
+    }
+    return ready;
+  }
+
+  template <class Finish>
+  static MKTUNE_DEVICE void run(const typename Gemm::Accumulator& sum, const TileCoordinates& tile, int rows, int thread,
+                                u8* staging, int barrier, Ready<Finish> ready) {
+    const int end = min(tile.m + Gemm::kBlockM, rows), head = tile.n / IndexHead::kDim, lane = thread % 32;
+    if constexpr (kAhead) Finish::load_factors(ready.finish.args, lane, ready.places);
+    named_barrier_sync(barrier, Gemm::kThreads);  // `staging` may be what others still multiply from
+    Rows::store(sum, staging, thread);
+    cluster_sync();
+    const Rows source{shared_address(staging), tile.m};
+    for (int row = first_row(tile, thread); row < end; row += kAtOnce * kWarps) {
+      if constexpr (!kAhead)
+        ready.places = Finish::template load_places<kAtOnce, false>(ready.finish.args, row, kWarps, end);
+      ready.finish.run(source, ready.places, row, kWarps, end, head, lane);
+    }
+    cluster_sync_reads();  // of this CTA's sums
   }
 };
 

@@ -34,9 +34,11 @@ struct IndexerKFinish {
   struct NormWeights {
     float4 w, b;  // of this lane's four dims
   };
-  template <int kCount>
+  // kAhead: the tables' entries at these positions are fetched before `run`, which else does it.
+  template <int kCount, bool kAhead>
   struct Places {
     i64 position[kCount], slot[kCount];
+    RopeFactors factors[kCount];
   };
 
   IndexerKArgs args;
@@ -48,9 +50,9 @@ struct IndexerKFinish {
   }
 
   // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
-  template <int kCount>
-  static MKTUNE_DEVICE Places<kCount> load_places(const IndexerKArgs& args, int row, int step, int end) {
-    Places<kCount> places;
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerKArgs& args, int row, int step, int end) {
+    Places<kCount, kAhead> places;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
@@ -59,16 +61,20 @@ struct IndexerKFinish {
     return places;
   }
 
+  // The tables' entries there: they hang on the load of the position.
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE void load_factors(const IndexerKArgs& args, int lane, Places<kCount, kAhead>& places) {
+    IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
+  }
+
   // These rows.
-  template <int kCount, class Rows>
-  MKTUNE_DEVICE void run(const Rows& source, const Places<kCount>& places, int row, int step, int end, int,
+  template <int kCount, bool kAhead, class Rows>
+  MKTUNE_DEVICE void run(const Rows& source, Places<kCount, kAhead> places, int row, int step, int end, int,
                          int lane) const {
     typename Rows::Raw raw[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) raw[i] = source.load(min(row + i * step, end - 1), lane * IndexHead::kUnit);
-    RopeFactors factors[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, places.position[i], lane);
+    if constexpr (!kAhead) load_factors(args, lane, places);
 
     float4 value[kCount];
     float statistic[kCount];  // of each row: its mean, then its variance
@@ -95,7 +101,7 @@ struct IndexerKFinish {
     }
     u32 codes[kCount];
     float scales[kCount];
-    IndexHead::quantise(value, factors, codes, scales);
+    IndexHead::quantise(value, places.factors, codes, scales);
 
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();

@@ -28,26 +28,34 @@ struct IndexerQArgs {
 // Whole warps, each of which has a row's head of its own, or that of several rows at once.
 template <Trigger kTrigger>
 struct IndexerQFinish {
-  template <int kCount>
+  // kAhead: the tables' entries at these positions are fetched before `run`, which else does it.
+  template <int kCount, bool kAhead>
   struct Places {
     i64 position[kCount];
+    RopeFactors factors[kCount];
   };
 
   IndexerQArgs args;
 
   // Of rows row, row + step, … before `end`, kCount of them. Arguments of the step: may run before the wait.
-  template <int kCount>
-  static MKTUNE_DEVICE Places<kCount> load_places(const IndexerQArgs& args, int row, int step, int end) {
-    Places<kCount> places;
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE Places<kCount, kAhead> load_places(const IndexerQArgs& args, int row, int step, int end) {
+    Places<kCount, kAhead> places;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       places.position[i] = load_produced_i64(args.positions + min(row + i * step, end - 1));
     return places;
   }
 
+  // The tables' entries there: they hang on the load of the position.
+  template <int kCount, bool kAhead>
+  static MKTUNE_DEVICE void load_factors(const IndexerQArgs& args, int lane, Places<kCount, kAhead>& places) {
+    IndexHead::load_factors(args.cos, args.sin, places.position, lane, places.factors);
+  }
+
   // One head of these rows.
-  template <int kCount, class Rows>
-  MKTUNE_DEVICE void run(const Rows& source, const Places<kCount>& places, int row, int step, int end, int head,
+  template <int kCount, bool kAhead, class Rows>
+  MKTUNE_DEVICE void run(const Rows& source, Places<kCount, kAhead> places, int row, int step, int end, int head,
                          int lane) const {
     float gate[kCount];
     typename Rows::Raw raw[kCount];
@@ -57,16 +65,14 @@ struct IndexerQFinish {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       gate[i] = load_produced_4(args.g + min(row + i * step, end - 1) * IndexerQ::kHeads + head);
-    RopeFactors factors[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) factors[i] = IndexHead::load_factors(args.cos, args.sin, places.position[i], lane);
+    if constexpr (!kAhead) load_factors(args, lane, places);
 
     float4 value[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) value[i] = unpacked(Rows::rounded(raw[i]));
     u32 codes[kCount];
     float scales[kCount];
-    IndexHead::quantise(value, factors, codes, scales);
+    IndexHead::quantise(value, places.factors, codes, scales);
 
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();

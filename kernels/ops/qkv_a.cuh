@@ -71,11 +71,26 @@ struct QkvAFinalizer {
     return weights;
   }
 
-  template <Trigger kTrigger, class Rows, class Weights>
-  static MKTUNE_DEVICE void run_row(const Rows& source, const QkvAFinalizerArgs& args, int row,
+  // kAhead: with the tables' entries at the position.
+  template <bool kAhead>
+  struct Place {
+    i64 position, slot;
+    RopeFactors factors[kTailRounds];
+  };
+
+  // Of a row. Arguments of the step: may run before the wait.
+  template <bool kAhead>
+  static MKTUNE_DEVICE Place<kAhead> load_place(const QkvAFinalizerArgs& args, int row, Team<kThreads> team) {
+    Place<kAhead> place;
+    place.position = load_produced_i64(args.positions + row);
+    place.slot = load_produced_i64(args.slots + row);
+    if constexpr (kAhead) load_factors(args, team, place);
+    return place;
+  }
+
+  template <Trigger kTrigger, bool kAhead, class Rows, class Weights>
+  static MKTUNE_DEVICE void run_row(const Rows& source, const QkvAFinalizerArgs& args, int row, Place<kAhead> place,
                                     const Weights& weights, Team<kThreads> team, float2* scratch) {
-    // The position's table entries hang on a load of their own: ask first.
-    const i64 position = load_produced_i64(args.positions + row), slot = load_produced_i64(args.slots + row);
     typename Rows::Raw lora_raw[kLoraRounds], tail_raw[kTailRounds];
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i) lora_raw[i] = source.load(row, (i * kThreads + team.rank) * kUnit);
@@ -84,14 +99,7 @@ struct QkvAFinalizer {
       const int unit = min(i * kThreads + team.rank, kTailUnits - 1);
       tail_raw[i] = source.load(row, QkvA::kLora + unit * kUnit);
     }
-    RopeFactors factors[kTailRounds];
-#pragma unroll
-    for (int i = 0; i < kTailRounds; ++i) {
-      const int pair = (i * kThreads + team.rank - kKvUnits) * 2;  // of the RoPE part; two pairs a unit
-      factors[i] = kNoRotation;
-      if (pair >= 0 && pair < QkvA::kRope / 2)
-        factors[i] = load_rope_factors<QkvA::kRope / 2>(args.cos, args.sin, position, pair);
-    }
+    if constexpr (!kAhead) load_factors(args, team, place);
 
     uint2 lora[kLoraRounds], tail[kTailRounds];  // packed: they are bf16 anyway
     float2 squares = {0.0f, 0.0f};
@@ -137,15 +145,25 @@ struct QkvAFinalizer {
     for (int i = 0; i < kTailRounds; ++i) {
       const int unit = i * kThreads + team.rank;
       const float4 v = unit < kKvUnits ? scaled(unpacked(tail[i]), kv_inverse, weights.tail(i, unit))
-                                       : rotated(unpacked(tail[i]), factors[i]);
-      if (unit < kTailUnits && slot >= 0)
-        reinterpret_cast<uint2*>(args.mla_cache)[slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
+                                       : rotated(unpacked(tail[i]), place.factors[i]);
+      if (unit < kTailUnits && place.slot >= 0)
+        reinterpret_cast<uint2*>(args.mla_cache)[place.slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
     }
     if (row == args.rows - 1)
       clear_padding_scales<QkvA::kLoraGroups>(args.q_lora_s, args.rows, team.rank, kThreads);
   }
 
  private:
+  template <bool kAhead>
+  static MKTUNE_DEVICE void load_factors(const QkvAFinalizerArgs& args, Team<kThreads> team, Place<kAhead>& place) {
+#pragma unroll
+    for (int i = 0; i < kTailRounds; ++i) {
+      const int pair = (i * kThreads + team.rank - kKvUnits) * 2;  // of the RoPE part; two pairs a unit
+      place.factors[i] = kNoRotation;
+      if (pair >= 0 && pair < QkvA::kRope / 2)
+        place.factors[i] = load_rope_factors<QkvA::kRope / 2>(args.cos, args.sin, place.position, pair);
+    }
+  }
   static MKTUNE_DEVICE float square(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
   static MKTUNE_DEVICE float4 scaled(float4 v, float factor, uint2 w) {
     return {v.x * factor * bf16_low(w.x), v.y * factor * bf16_high(w.x), v.z * factor * bf16_low(w.y),
@@ -180,7 +198,9 @@ struct QkvALastArriver {
     const QkvAFinalizer<32>::NormWeightsInMemory weights{args.q_norm_w, args.kv_norm_w};
     const Bf16Rows<QkvA> source{workspace.y};
     for (int row = tile.m + thread / 32; row < min(tile.m + Gemm::kBlockM, args.rows); row += Gemm::kThreads / 32)
-      QkvAFinalizer<32>::template run_row<Trigger::kExit>(source, args, row, weights, team, nullptr);
+      // The position's table entries hang on a load of their own: ask first.
+      QkvAFinalizer<32>::template run_row<Trigger::kExit>(
+          source, args, row, QkvAFinalizer<32>::template load_place<false>(args, row, team), weights, team, nullptr);
   }
 };
 

@@ -27,12 +27,11 @@ MKTUNE_DEVICE void run_bf16_gemm_cta(u8* shared, const TensorMap& weights, const
 
   // Prologue. The weight loader sets its barriers up itself, so that its first copies need no CTA barrier.
   const int in_ring = min(tile.steps, Gemm::Ring::kStageCount);
-  const int early = kGdc == Gdc::kPrologue ? 0 : in_ring;
+  const int early = kGdc == Gdc::kPrologue ? 0 : min(in_ring, Gemm::kWindow);
   if (warp == kWeightWarp) {
     if (elect_one()) {
       ring.init_weights();
       Gemm::load_weights(ring, 0, weights, tile, 0, early);
-      Gemm::prefetch_weights_to_l2(weights, tile, in_ring, min(in_ring + l2_steps, tile.steps));
     }
   } else if (warp == kActivationWarp) {
     if (elect_one()) {
@@ -42,11 +41,20 @@ MKTUNE_DEVICE void run_bf16_gemm_cta(u8* shared, const TensorMap& weights, const
   }
   __syncthreads();
 
+  int loaded = early;
+  if (kGdc == Gdc::kPrefetch && warp == kWeightWarp) {
+    // The rest of the ring as earlier weights arrive, while everyone else waits already.
+    if (elect_one()) {
+      Gemm::load_weights(ring, 0, weights, tile, early, in_ring);
+      Gemm::prefetch_weights_to_l2(weights, tile, in_ring, min(in_ring + l2_steps, tile.steps));
+    }
+    loaded = in_ring;
+  }
   if constexpr (kGdc != Gdc::kEntry) wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
 
   if (warp == kWeightWarp) {
-    if (elect_one()) Gemm::load_weights(ring, 0, weights, tile, early, tile.steps);
+    if (elect_one()) Gemm::load_weights(ring, 0, weights, tile, loaded, tile.steps);
   } else if (warp == kActivationWarp) {
     if (elect_one()) Gemm::load_activations(ring, 0, activations, tile);
   }

@@ -8,7 +8,7 @@
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
 #include "ops/block_fp8_gemm.cuh"
-#include "ops/gemm_results.cuh"
+#include "ops/index_head.cuh"
 
 namespace mktune {
 
@@ -24,11 +24,24 @@ MKTUNE_DEVICE TileCoordinates tile_of_cta() {
           split * kGroups, kGroups};
 }
 
-// epilogue(sum, thread) runs in the consumers, behind their wait. `weight_scales` is [n / 128, groups of all K].
-template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
+// The same where the CTAs of a head are one cluster: the grid is (splits · tiles of a head, heads, m tiles).
+template <class Op, class Gemm, int kSplitK, int kTiles>
+MKTUNE_DEVICE TileCoordinates tile_of_cluster_cta() {
+  constexpr int kGroups = Op::kGroups / kSplitK;
+  static_assert(kGroups * kSplitK == Op::kGroups, "split_k must divide the K groups");
+  const int m_tile = blockIdx.z, n_tile = blockIdx.y * kTiles + blockIdx.x % kTiles, split = blockIdx.x / kTiles;
+  return {m_tile * Gemm::kBlockM, n_tile * Gemm::kBlockN, m_tile, n_tile, static_cast<int>(gridDim.y) * kTiles, split,
+          split * kGroups, kGroups};
+}
+
+// prepare(thread) runs in the consumers, behind their wait, while operands are on their way; epilogue(sum, thread,
+// what prepare returned) when the tile is summed. beside() runs in the loaders' warps once all is asked for.
+// `weight_scales` is [n / 128, groups of all K].
+template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Prepare, class Epilogue, class Beside>
 MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
                                 const TensorMap& activations, const TensorMap& activation_scales,
-                                const TileCoordinates& tile, int l2_groups, Epilogue epilogue) {
+                                const TileCoordinates& tile, int l2_groups, Prepare prepare, Epilogue epilogue,
+                                Beside beside) {
   constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
   const int warp = warp_index();
   const typename Gemm::Ring ring{shared_address(shared)};
@@ -77,15 +90,51 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
   } else if (warp == kActivationWarp) {
     if (elect_one())
       Gemm::load_activations(ring, {}, activations, activation_scales, tile.m, tile.first_group, tile.groups);
+  }
+  if (warp >= kWeightWarp) {
+    __syncwarp();
+    beside();
   } else {
+    const auto prepared = prepare(static_cast<int>(threadIdx.x));
     typename Gemm::Accumulator sum;
     Gemm::consume(ring, {}, scales, tile.groups, sum, threadIdx.x, reinterpret_cast<float*>(shared + Gemm::kExchangeAt),
                   kConsumerBarrier);
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();
-    epilogue(sum, static_cast<int>(threadIdx.x));
+    epilogue(sum, static_cast<int>(threadIdx.x), prepared);
   }
   stamp_end();
+}
+
+// epilogue(sum, thread) alone.
+template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
+MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
+                                const TensorMap& activations, const TensorMap& activation_scales,
+                                const TileCoordinates& tile, int l2_groups, Epilogue epilogue) {
+  run_gemm_cta<Op, Gemm, kGdc, kTrigger>(
+      shared, weights, weight_scales, activations, activation_scales, tile, l2_groups, [](int) { return 0; },
+      [&](typename Gemm::Accumulator& sum, int thread, int) { epilogue(sum, thread); }, [] {});
+}
+
+// A GEMM whose CTAs of a head are one cluster that finishes the head's rows. `make_finish(thread)` is what finishes
+// them, made in `prepare`'s place.
+template <class Op, class Gemm, int kSplitK, Gdc kGdc, Trigger kTrigger, class MakeFinish>
+MKTUNE_DEVICE void run_head_cluster(u8* shared, const TensorMap& weights, const float* weight_scales,
+                                    const TensorMap& activations, const TensorMap& activation_scales, int rows,
+                                    int l2_groups, MakeFinish make_finish) {
+  using Cluster = HeadCluster<Gemm, kSplitK>;
+  using Ready = typename Cluster::template Ready<decltype(make_finish(0))>;
+  const TileCoordinates tile = tile_of_cluster_cta<Op, Gemm, kSplitK, Cluster::kTiles>();
+  run_gemm_cta<Op, Gemm, kGdc, kTrigger>(
+      shared, weights, weight_scales, activations, activation_scales, tile, l2_groups,
+      [&](int thread) { return Cluster::prepare(tile, rows, thread, make_finish(thread)); },
+      [&](typename Gemm::Accumulator& sum, int thread, const Ready& ready) {
+        Cluster::run(sum, tile, rows, thread, shared, kConsumerBarrier, ready);
+      },
+      [] {
+        cluster_sync();
+        cluster_sync_reads();
+      });
 }
 
 // A GEMM whose rows another kernel finishes, or nobody. `out` is fp32 partials [split_k, rows, n], or bf16 y [rows, n]

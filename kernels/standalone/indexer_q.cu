@@ -1,8 +1,9 @@
 // D1 as kernels of its own: the GEMM (D1p, gemm_producer<IndexerQ, …>) and the finalizer (D1f), or both in one with
-// finalizer = last_arriver.
+// finalizer = last_arriver or cluster.
 //
 // g is another producer's: read behind the wait of the kernel that finishes. Before the wait: see gemm_frame.cuh for
-// the GEMM; positions (an argument that nothing in a graph writes) for the finalizer with gdc = prologue.
+// the GEMM; positions (an argument that nothing in a graph writes) and the tables there for the finalizer with gdc =
+// prologue.
 #include "ops/indexer_q.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -29,6 +30,22 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
       });
 }
 
+// finalizer = cluster.
+template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
+__global__ void __launch_bounds__((kWarps + 2) * 32, 1)
+    indexer_q_cluster(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
+                      const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                      const float* cos, const float* sin, const float* g, const i64* positions, u8* qi, float* w,
+                      int rows, int l2_groups) {
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerQ::kGroups / kSplitK>;
+  using Finish = IndexerQFinish<Trigger::kExit>;
+  extern __shared__ __align__(1024) u8 shared[];
+  const Finish finish{{cos, sin, g, positions, qi, w, rows}};
+  run_head_cluster<IndexerQ, Gemm, kSplitK, kGdc, kTrigger>(shared, weights, weight_scales, activations,
+                                                           activation_scales, rows, l2_groups,
+                                                           [&](int) { return finish; });
+}
+
 // `in` is what gemm_producer wrote. A warp for each row's head.
 template <int kThreads, int kSplitK, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -43,13 +60,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
-  typename Finish::template Places<1> places;
-  if constexpr (kGdc == Gdc::kPrologue) places = Finish::template load_places<1>(finish.args, row, 1, rows);
+  typename Finish::template Places<1, kGdc == Gdc::kPrologue> places;
+  if constexpr (kGdc == Gdc::kPrologue) {
+    places = Finish::template load_places<1, true>(finish.args, row, 1, rows);
+    Finish::load_factors(finish.args, lane, places);
+  }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1>(finish.args, row, 1, rows);
+  if constexpr (kGdc == Gdc::kEntry) places = Finish::template load_places<1, false>(finish.args, row, 1, rows);
 
-  if (row < rows) finish.template run<1>(source, places, row, 1, rows, head, lane);
+  if (row < rows) finish.run(source, places, row, 1, rows, head, lane);
   stamp_end();
 }
 

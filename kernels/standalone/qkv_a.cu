@@ -1,7 +1,8 @@
 // B0 as kernels of its own: the GEMM (B0p) and the finalizer (B0f), or both in one with finalizer = last_arriver.
 //
 // With finalizer = kernel the GEMM is gemm_producer<QkvA, …>. Before the wait: see gemm_frame.cuh for the GEMM; the
-// norms' weights (constants) for the finalizer with gdc = prologue.
+// norms' weights (constants), positions and slots (arguments that nothing in a graph writes), and the tables at those
+// positions for the finalizer with gdc = prologue.
 #include "ops/qkv_a.cuh"
 #include "standalone/gemm_frame.cuh"
 
@@ -46,12 +47,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   stamp_begin();
   trigger_at<kTrigger>(Trigger::kStart);
   typename Body::NormWeights norm_weights;
-  if constexpr (kGdc == Gdc::kPrologue) norm_weights = Body::load_norm_weights(args, team);
+  typename Body::template Place<kGdc == Gdc::kPrologue> place;
+  if constexpr (kGdc == Gdc::kPrologue) {
+    place = Body::template load_place<true>(args, row, team);
+    norm_weights = Body::load_norm_weights(args, team);
+  }
   wait_for_prerequisites();
   trigger_at<kTrigger>(Trigger::kAfterWait);
-  if constexpr (kGdc == Gdc::kEntry) norm_weights = Body::load_norm_weights(args, team);
+  if constexpr (kGdc == Gdc::kEntry) {
+    place = Body::template load_place<false>(args, row, team);
+    norm_weights = Body::load_norm_weights(args, team);
+  }
 
-  Body::template run_row<kTrigger>(source, args, row, norm_weights, team, scratch);
+  Body::template run_row<kTrigger>(source, args, row, place, norm_weights, team, scratch);
   stamp_end();
 }
 

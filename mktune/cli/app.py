@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 from mktune import __version__
-from mktune.cli import ablate, compile, doctor, edge, export, grow, leaderboard, lookup, run, show, tune
+from mktune.cli import (
+    ablate,
+    bench_ops,
+    compile,
+    completion,
+    coverage,
+    doctor,
+    edge,
+    export,
+    grow,
+    leaderboard,
+    lookup,
+    run,
+    show,
+    tune,
+)
 
 app = typer.Typer(
     name="mktune",
@@ -25,14 +40,30 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _completion(shell: str | None) -> None:
+    if shell is not None:
+        print(completion.script(shell), end="")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            "--completion",
+            metavar="bash|zsh|fish",
+            callback=_completion,
+            is_eager=True,
+            help='Print what the shell evaluates to complete commands: eval "$(mktune --completion bash)".',
+        ),
+    ] = None,
 ) -> None:
     pass
 
 
-for group in (tune, leaderboard, lookup, show, run, ablate, grow, edge, compile, export, doctor):
+for group in (tune, leaderboard, lookup, coverage, show, run, ablate, grow, edge, bench_ops, compile, export, doctor):
     group.add(app)

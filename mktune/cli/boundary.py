@@ -41,6 +41,7 @@ TERMINATED = 143
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised."""
     as_json = "--json" in args
+    knobs.refuse_forced_colour()
     render.start()
     with _signals() as received, _warnings_as_notes():
         try:
@@ -61,8 +62,13 @@ def run(args: Sequence[str]) -> int:
 
 
 def _invoke(args: list[str]) -> int:
+    from mktune.cli import completion
     from mktune.cli.app import app
 
+    if args[0] == completion.ASK:
+        for word in completion.candidates(args[1:]):
+            render.line(word)
+        return 0
     command = typer.main.get_command(app)
     try:
         with command.make_context("mktune", args) as context:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,8 @@ import typer
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
 from mktune.cli.summary import does, shape_words
-from mktune.errors import NothingFoundError
+from mktune.errors import InputError, NothingFoundError
+from mktune.plan import Plan
 from mktune.trial import ALONE
 
 if TYPE_CHECKING:
@@ -29,9 +31,33 @@ COLUMNS = [
 ]
 
 
+Every = Annotated[
+    float | None, typer.Option("--every", metavar="S", help="Seconds between two looks of --watch, 0.05 to 3600. [1]")
+]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows; None and empty: all."""
+
+    workload: str | None
+    ops: tuple[str, ...]
+    m: tuple[int, ...] | None
+    kv: tuple[int, ...] | None
+    gpu: str | None
+    study: str | None
+    limit: int
+
+    @property
+    def everything(self) -> bool:
+        """Nothing is filtered."""
+        return not (self.workload or self.ops or self.m or self.kv or self.gpu or self.study is not None)
+
+
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    app.command(**example("mktune leaderboard --ops A0,B0 --m 16 --limit 5"))(leaderboard)
+    shown = "mktune leaderboard"
+    app.command(**example(f"{shown} --ops A0,B0 --m 16 --limit 5", f"{shown} --watch"))(leaderboard)
 
 
 def leaderboard(
@@ -42,6 +68,10 @@ def leaderboard(
     gpu: Gpu = None,
     study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="Only this study.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each problem.")] = 10,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow what runs, until Ctrl-C: the study that did something last.")
+    ] = False,
+    every: Every = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -51,31 +81,57 @@ def leaderboard(
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
     check_sizes(wanted_m or (), wanted_kv or ())
-    wanted_ops = names("--ops", ops)
+    wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit)
+    _check_watch(watch, every, as_json)
+    if watch:
+        from mktune.cli.watch import follow
+
+        follow(store, wanted, 1.0 if every is None else every)
+        return
     with Store.open(store, write=False) as opened:
-        rows = opened.leaderboard(workload=workload, ops=wanted_ops or None, gpu=gpu, study=study, limit=limit)
-        rows = [
-            row
-            for row in rows
-            if (wanted_m is None or row.shape.m in wanted_m) and (wanted_kv is None or row.shape.kv in wanted_kv)
-        ]
+        rows = find(opened, wanted)
         if not rows:
-            check_known(workload, wanted_ops)  # not before: what an older mktune tuned may still be listed
+            check_known(workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(opened, study))
-    if not wanted_ops and study is None:
-        rows = _without_parts(rows)
     if as_json:
         render.document({"rows": [row_document(row) for row in rows]})
     else:
-        for number, (_, group) in enumerate(groupby(rows, key=_problem)):
-            if number:
-                render.line()
-            problem_table(list(group))
+        tables(rows)
+
+
+def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:
+    if every is not None and not watch:
+        raise InputError("--every is for --watch")
+    if every is not None and not 0.05 <= every <= 3600:
+        raise InputError(f"--every {every} must be from 0.05 to 3600 seconds")
+    if watch and as_json:
+        raise InputError("--watch has no end, so it cannot be one JSON document: leave out --watch or --json")
+
+
+def find(store: Store, wanted: Wanted) -> list[LeaderboardRow]:
+    """The rows that are wanted; ops that were only measured alone are left out where nobody asks for them."""
+    found = store.leaderboard(
+        workload=wanted.workload, ops=wanted.ops or None, gpu=wanted.gpu, study=wanted.study, limit=wanted.limit
+    )
+    rows = [
+        row
+        for row in found
+        if (wanted.m is None or row.shape.m in wanted.m) and (wanted.kv is None or row.shape.kv in wanted.kv)
+    ]
+    return _without_parts(rows) if not wanted.ops and wanted.study is None else rows
+
+
+def tables(rows: Sequence[LeaderboardRow], tell: Callable[[Plan], str] = does) -> None:
+    """A table for each problem; `tell` says what a plan does."""
+    for number, (_, group) in enumerate(groupby(rows, key=problem)):
+        if number:
+            render.line()
+        problem_table(list(group), tell)
 
 
 def _without_parts(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Without the ops that a staged search measured alone, unless there is nothing else: --ops shows them."""
-    groups = [list(group) for _, group in groupby(rows, key=_problem)]
+    groups = [list(group) for _, group in groupby(rows, key=problem)]
     asked = [group for group in groups if not any(row.source == ALONE for row in group)]
     if asked and len(asked) < len(groups):
         parts = ", ".join(dict.fromkeys(group[0].ops[0] for group in groups if group not in asked))
@@ -83,14 +139,14 @@ def _without_parts(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     return [row for group in asked or groups for row in group]
 
 
-def problem_table(rows: Sequence[LeaderboardRow]) -> None:
+def problem_table(rows: Sequence[LeaderboardRow], tell: Callable[[Plan], str] = does) -> None:
     """The table of one problem."""
     first = rows[0]
     mark = " (simulated)" if first.simulated else ""
     render.folded(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
     styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
     longest = max(row.span_us * max(row.speedup or 1.0, 1.0) for row in rows)  # the serial plan's, where it ran
-    render.table(COLUMNS, [_cells(row, longest) for row in rows], styles)
+    render.table(COLUMNS, [_cells(row, longest, tell(row.plan)) for row in rows], styles)
     for row in rows:
         if row.winner and row.rank > 1:
             render.folded(f"rank {row.rank} is the winner: {_why(row)}")
@@ -135,7 +191,7 @@ def row_document(row: LeaderboardRow) -> dict[str, Any]:
     }
 
 
-def _cells(row: LeaderboardRow, longest: float) -> list[object]:
+def _cells(row: LeaderboardRow, longest: float, what: str) -> list[object]:
     marks = ["winner"] if row.winner else []
     marks += [f"built-in {row.builtin}"] if row.builtin else []
     return [
@@ -146,11 +202,12 @@ def _cells(row: LeaderboardRow, longest: float) -> list[object]:
         "–" if row.speedup is None else f"{row.speedup:.2f}",
         "simulated" if row.simulated else "measured",
         row.plan.short_id,
-        ": ".join([", ".join(marks), does(row.plan)] if marks else [does(row.plan)]),
+        ": ".join([", ".join(marks), what] if marks else [what]),
     ]
 
 
-def _problem(row: LeaderboardRow) -> tuple[Any, ...]:
+def problem(row: LeaderboardRow) -> tuple[Any, ...]:
+    """What makes rows comparable."""
     return (row.simulated, row.workload, row.contract, row.ops, row.gpu, row.shape)
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mktune.cli import render
+from mktune.cli.book import Accept, Aliases, AllowSimulated, AnyBuild, LookedUpOps, asked_gpu, open_book
 from mktune.cli.options import Gpu, Json, OneKv, OneM, StoreUrl, Tokens, Workload, example, names
 from mktune.cli.summary import does, shape_words
-from mktune.errors import InputError, SetupError
 from mktune.graph.workload import workload as known_workload
 
 if TYPE_CHECKING:
-    from mktune.device import Device
     from mktune.runtime import Hit
 
 
@@ -29,33 +28,19 @@ def lookup(
     kv: OneKv,
     tokens_per_request: Tokens = None,
     gpu: Gpu = None,
-    ops: Annotated[
-        str | None,
-        typer.Option(
-            "--ops", metavar="A0,B0", help="What the plan computes. [the stored plan that covers the most ops]"
-        ),
-    ] = None,
-    allow_simulated: Annotated[
-        bool, typer.Option("--allow-simulated", help="Also answer with plans that only a model has timed.")
-    ] = False,
-    any_build: Annotated[
-        bool, typer.Option("--any-build", help="Also answer with plans measured with other kernel sources.")
-    ] = False,
-    alias: Annotated[
-        list[str] | None,
-        typer.Option("--alias", metavar="NAME=GPU", help="Let the GPU NAME use the plans of GPU. May be repeated."),
-    ] = None,
+    ops: LookedUpOps = None,
+    allow_simulated: AllowSimulated = False,
+    any_build: AnyBuild = False,
+    accept: Accept = None,
+    alias: Aliases = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
     """Look up the plan for a shape on a GPU; a miss says why and exits with 5."""
-    from mktune.runtime import PlanBook
-
     known_workload(workload)
-    book = PlanBook.open(store, any_build=any_build, aliases=dict(map(_pair, alias or ())))
-    hit = book.get(
+    hit = open_book(store, accept, any_build, alias).get(
         workload,
-        gpu=gpu if gpu is not None else _this_gpu(),
+        gpu=asked_gpu(gpu),
         m=m,
         kv=kv,
         tokens_per_request=tokens_per_request,
@@ -66,22 +51,6 @@ def lookup(
         render.document(_document(hit))
     else:
         _print(hit)
-
-
-def _this_gpu() -> Device:
-    from mktune.executors.discovery import find_device
-
-    try:
-        return find_device()
-    except SetupError:
-        raise InputError("this machine has no GPU: name one, such as --gpu 'NVIDIA H200'") from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, gpu = text.partition("=")
-    if not (equals and name.strip() and gpu.strip()):
-        raise InputError(f"--alias {text!r} must be NAME=GPU")
-    return name, gpu
 
 
 def _document(hit: Hit) -> dict[str, Any]:

@@ -94,9 +94,9 @@ def _stored(prefix: str, url: str | None) -> Found:
 
 def _shipped(prefix: str) -> Found | None:
     """The plan of that id among those that come with the package. Raises InputError where several have it."""
-    from mktune.runtime.sources import read_bundled
+    from mktune.runtime.sources import bundled_winners
 
-    found = {w.plan.plan_id: w for w in read_bundled().winners if w.plan.plan_id.startswith(prefix)}
+    found = {w.plan.plan_id: w for w in bundled_winners() if w.plan.plan_id.startswith(prefix)}
     if len(found) > 1:
         raise InputError(f"{len(found)} shipped plans start with {prefix!r}: {', '.join(found)}; add digits")
     return next((Found(w.plan, "shipped with mktune", w, w.measurement.policy.simulated) for w in found.values()), None)

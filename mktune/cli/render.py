@@ -6,12 +6,14 @@ plain lines that nothing cuts. Names are printed as they are: no markup is read 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -20,6 +22,7 @@ from mktune import knobs
 GAP = "  "
 NARROWEST = 30  # cells: a column folded further than this is easier to read on lines of its own
 LONGEST = 1000  # characters of a message: somebody may give a whole file for a name
+_AS_BEFORE = "\x1b[?7h\x1b[?25h"  # long lines wrap, the cursor shows
 _written = False
 
 
@@ -138,6 +141,16 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
             line(part)
 
 
+def is_terminal() -> bool:
+    """Whether results go to a terminal."""
+    return sys.stdout.isatty()
+
+
+def flush() -> None:
+    """Let whoever reads the results have what was printed so far."""
+    sys.stdout.flush()
+
+
 def terminal_width(stream: TextIO) -> int | None:
     """Columns of the terminal behind `stream`, None where it is a pipe or a file."""
     if not stream.isatty():
@@ -147,10 +160,61 @@ def terminal_width(stream: TextIO) -> int | None:
     return Console(file=stream).width
 
 
+class Redrawn:
+    """A view at the end of a terminal that is drawn over itself again and again; the last one stays.
+
+    A context manager: inside it the cursor is hidden, and what is wider than the terminal runs out of it.
+    """
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._size: tuple[int, int] | None = None
+
+    def __enter__(self) -> Redrawn:
+        sys.stdout.write("\x1b[?25l\x1b[?7l")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.stdout.write(_AS_BEFORE)
+        sys.stdout.flush()
+
+    def draw(self, candidates: Iterable[Callable[[], None]]) -> None:
+        """Show what the first of `candidates` prints that is no higher than the terminal, else the top of the last."""
+        from rich.console import Console
+
+        width, height = Console(file=sys.stdout).size
+        lines: list[str] = []
+        for candidate in candidates:
+            lines = _printed(candidate)
+            if len(lines) < height:
+                break
+        lines = lines[: height - 1]
+        # After the terminal was resized nobody knows on which line the old view begins.
+        start = f"\x1b[{self._lines}A\r" if self._size == (width, height) and self._lines else "\r"
+        clear = "\x1b[2J\x1b[H" if self._size not in (None, (width, height)) else ""
+        sys.stdout.write(clear + (start if not clear else "") + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+        self._lines, self._size = len(lines), (width, height)
+
+
+class _Sheet(io.StringIO):
+    """What would be written to the terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _printed(action: Callable[[], None]) -> list[str]:
+    sheet = _Sheet()
+    with redirect_stdout(sheet):
+        action()
+    return sheet.getvalue().splitlines()
+
+
 def restore_cursor() -> None:
-    """Show the cursor again where a live display may have hidden it."""
+    """Show the cursor again where a live display may have hidden it, and wrap long lines again."""
     if sys.stderr.isatty() and not knobs.plain_terminal():
-        sys.stderr.write("\x1b[?25h")
+        sys.stderr.write(_AS_BEFORE)
         sys.stderr.flush()
 
 

@@ -12,6 +12,8 @@ from mktune.launch import CompiledKernel, KernelSpec, Launch
 
 Kernels = Mapping[KernelSpec, CompiledKernel]
 
+_PORTABLE_CLUSTER = 8  # CTAs; every architecture with clusters has that many
+
 
 @dataclass(frozen=True)
 class Function:
@@ -30,7 +32,8 @@ class Functions(Closing):
         try:
             for spec in dict.fromkeys(self._specs.values()):
                 self._load(kernels[spec])
-                self._set_up(spec, max(launch.smem for launch in launches.values() if launch.kernel == spec))
+                same = [launch for launch in launches.values() if launch.kernel == spec]
+                self._set_up(spec, max(launch.smem for launch in same), max(launch.cluster for launch in same))
         except BaseException:
             self.close()
             raise
@@ -50,12 +53,14 @@ class Functions(Closing):
         handle = call("cuModuleGetFunction", module, compiled.symbol.encode())
         self._loaded[compiled.spec] = Function(module, handle)
 
-    def _set_up(self, spec: KernelSpec, smem: int) -> None:
+    def _set_up(self, spec: KernelSpec, smem: int, cluster: int) -> None:
         handle, attributes = self._loaded[spec].handle, driver().CUfunction_attribute
         # Shared memory of an SM is split anew only when the SM is idle: a kernel that needs little would keep a
         # successor's large CTAs off its SMs until it ends.
         call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
         call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem)
+        if cluster > _PORTABLE_CLUSTER:
+            call("cuFuncSetAttribute", handle, attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
 
 
 def device_priority(priority: int) -> int:

@@ -5,8 +5,8 @@ entry on which no unguarded ACQBULK stands.
 
 Loads before the wait are traced: registers carry the set of places their value comes from (a kernel parameter, memory,
 unknown), joined where paths meet. A load is proven when its address comes from parameters declared constant and from
-nothing else but numbers and thread indices. What cannot be traced counts as unproven; so does every store or atomic
-that some path reaches without a wait.
+nothing else but numbers and thread indices, be it by way of what another proven load has brought. What cannot be traced
+counts as unproven; so does every store or atomic that some path reaches without a wait.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _PREDICATE = re.compile(r"U?P\d")
 _NUMBER = re.compile(r"^-?0x[0-9a-f]+$")
 _WIDTH = re.compile(r"\.(64|128|256)\b")
 
-# A place a value comes from: a parameter's index, "memory", "unknown", or ("pointer", n): n bytes into the parameters.
+# A place a value comes from: a parameter's index, "memory", "table" (brought by a proven load: good for indexing, not
+# for an address of its own), "unknown", or ("pointer", n): n bytes into the parameters.
 Place = int | str | tuple[str, int]
 Places = frozenset[Place]
 
@@ -44,6 +45,7 @@ Places = frozenset[Place]
 State = dict[str, Places]
 _NONE: Places = frozenset()
 _UNKNOWN: Places = frozenset({"unknown"})
+_TABLE: Places = frozenset({"table"})
 _MEMORY: Places = frozenset({"memory"})
 
 
@@ -143,21 +145,20 @@ class _Origins:
 
     def proven(self, instruction: Instruction, state: State) -> bool:
         """Whether the address of this load comes from constant parameters only."""
+        used = {self._parameter(place) for place in self._address(instruction, state)} - _TABLE
+        return bool(used) and all(isinstance(place, int) and place in self._constant for place in used)
+
+    def _address(self, instruction: Instruction, state: State) -> Places:
+        """Where the global address of this load comes from; nothing where it has none."""
         brackets = [operand for operand in instruction.operands if "[" in operand and not operand.startswith("c[")]
         if instruction.name in {"UTMALDG", "UBLKCP", "LDGSTS"}:
             brackets = brackets[1:]  # the first names shared memory
-        if not brackets:
-            return False
         places = _NONE
-        inner = re.sub(r"desc\[[^]]*\]", "", brackets[0])
-        for kind, number, wide in _REGISTER.findall(inner):
+        for kind, number, wide in _REGISTER.findall(re.sub(r"desc\[[^]]*\]", "", "".join(brackets[:1]))):
             is_wide = bool(wide) or kind == "UR"
             for name in (f"{kind}{number}", f"{kind}{int(number) + 1}")[: 2 if is_wide else 1]:
                 places |= _places(state, name, instruction.guard)
-        parameters_used = {self._parameter(place) for place in places}
-        return bool(parameters_used) and all(
-            isinstance(place, int) and place in self._constant for place in parameters_used
-        )
+        return places
 
     def _parameter(self, place: Place) -> Place | None:
         return self._parameters.at(self._start + place[1]) if isinstance(place, tuple) else place
@@ -170,6 +171,8 @@ class _Origins:
             if offset == self._pointer:
                 return frozenset({("pointer", 0)}), _NONE
             return self._bank(offset), self._bank(offset + 4)
+        if name == "LDG" and self.proven(instruction, state):
+            return _TABLE, _TABLE
         if name in {"LDG", "LD", "LDS", "LDL", "LDSM", "LDC", "LDCU", "ULDC", "ATOMG", *_MMA}:
             return _MEMORY, _MEMORY
         if name in {"S2R", "S2UR", "CS2R", "CS2UR"}:

@@ -10,7 +10,7 @@ from mktune import __version__
 from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
-from mktune.errors import CandidateError, InputError, MktuneError
+from mktune.errors import CandidateError, InputError, MktuneError, SetupError
 from mktune.graph.workload import workload
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.jit.nvrtc import compiler
@@ -20,14 +20,19 @@ from mktune.lowering.kernel_graph import specs_of
 from mktune.measure import promotion
 from mktune.measure.attribution import attribute, put_back
 from mktune.measure.compile_ahead import CompileAhead
+from mktune.measure.deadline import Deadlines
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
 from mktune.measure.screening import ScreeningBudget
+from mktune.measure.session import TRIES
+from mktune.measure.stream import graphs as stream_graphs
 from mktune.measure.worker import START_SECONDS, Reply, Worker
+from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
+HOST = "mktune.measure.host:CudaHost"
 ROUNDS_SECONDS = 120.0
 VALIDATE_SECONDS = 300.0
 PROCESSES = 2
@@ -35,7 +40,9 @@ ROUNDS = 16  # two pairs of every two arms each
 
 
 class CudaBench(Bench):
-    """See `Bench`. `budget` is what one screening may cost; `trial_seconds` after which a trial hangs.
+    """See `Bench`. `budget` is what one screening may cost; `trial_seconds` caps what `deadlines` allow a trial.
+
+    host  the class that lives in the worker process, as "module:class"
 
     A part of another bench's problem uses the processes of that one, its `whole`.
     """
@@ -47,9 +54,11 @@ class CudaBench(Bench):
         problem: Problem,
         trial_seconds: float = TRIAL_SECONDS,
         whole: CudaBench | None = None,
+        host: str = HOST,
     ) -> None:
         self.problem = problem
         self.budget = ScreeningBudget()
+        self.deadlines = Deadlines(trial_seconds)
         self._device, self._index, self._trial_seconds, self._whole = device, index, trial_seconds, whole
         self._workload = workload(problem.workload)
         self._graph = self._workload.subgraph(problem.ops)
@@ -57,7 +66,9 @@ class CudaBench(Bench):
         self.policy = Policy("cuda", layers=layers, shared_kv=shares_kv(self._graph, problem.shape, layers))
         self.fingerprint = fingerprint_of(device, problem)
         self._compiler: CompileAhead = whole._compiler if whole else CompileAhead(device.arch)
-        self._worker: Worker = whole._worker if whole else _worker(device, index, problem)
+        self._worker: Worker = whole._worker if whole else _worker(host, device, index, problem)
+        self._started = 0
+        self._is_warm = False
 
     def alone(self, ops: Sequence[str]) -> CudaBench:
         return CudaBench(self._device, self._index, self.problem.part(ops), self._trial_seconds, self._whole or self)
@@ -82,7 +93,7 @@ class CudaBench(Bench):
             self._compiler.wait(self._specs(plan))
             waited = time.perf_counter() - begin
             request = {"do": "trial", "plan": plan.json, "incumbent_us": incumbent_us, "budget": asdict(self.budget)}
-            reply = self._ask(request, self._trial_seconds)
+            reply = self._try(request, TRIES * self.budget.seconds)
         except CandidateError as error:
             return Outcome(Status(error.status), str(error), seconds=(("total", time.perf_counter() - begin),))
         except InputError as error:
@@ -132,6 +143,20 @@ class CudaBench(Bench):
         times = {name: (float(begin), float(end)) for name, (begin, end) in reply["kernels"].items()}
         return Stamps(times, float(reply["stamped_span_us"]))
 
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of a layer that must come from memory."""
+        return sum(call.op.bytes_read(self.problem.shape) for call in self._graph.calls.values())
+
+    def stream_limit(self, size: int) -> float:
+        """µs that reading `size` cold bytes takes on this GPU, kernel boundary included; see `measure.stream`."""
+        self._compiler.wait([spec for graph in stream_graphs(size, self._device) for spec in specs_of(graph)])
+        return float(self._ask({"do": "limit", "size": size}, ROUNDS_SECONDS)["us"])
+
+    def peer(self, op: str) -> float:
+        """µs of the peer's kernel for `op`; see `measure.peer`. Raises CandidateError where there is none."""
+        return float(self._ask({"do": "peer", "op": op}, ROUNDS_SECONDS)["us"])
+
     def restart(self) -> None:
         """Go on in a fresh process."""
         self._worker.restart()
@@ -143,7 +168,8 @@ class CudaBench(Bench):
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
         right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]
-        merged, state = self.paired({_key(arm): arm.plan for arm in right})
+        merged, state, failed = self._compared({_key(arm): arm.plan for arm in right})
+        right = [arm for arm in right if _key(arm) in merged]
         samples = {arm.name: merged[_key(arm)] for arm in right}  # arms with equal plans share theirs, but for noise
         decision = promotion.decide(right, samples)
         likely = put_back(decision.ranked[0].plan, self._device).values()
@@ -151,6 +177,7 @@ class CudaBench(Bench):
         chosen, validated, refuted = self._validated(decision.ranked)
         losses, missing = attribute(chosen.plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
         notes = {"clocks": _clocks(self.calibrate())} | {f"refuted {name}": why for name, why in refuted.items()}
+        notes |= {f"left out {arm.name}": failed[_key(arm)] for arm in arms if _key(arm) in failed}
         notes |= {f"attribution of {group}": why for group, why in missing.items()}
         return promotion.winner(
             decision,
@@ -172,12 +199,40 @@ class CudaBench(Bench):
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:
             self._compiler.wait(self._specs(plan))
-            self._ask({"do": "verify", "plan": plan.json}, self._trial_seconds)
+            self._try({"do": "verify", "plan": plan.json})
         except CandidateError as error:
             return Status(error.status), str(error)
         except InputError as error:
             return Status.BUILD_ERROR, str(error)
         return Status.OK, ""
+
+    def _compared(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float], dict[str, str]]:
+        """As `paired`, without the plans that fail in the rounds, and why they do.
+
+        What failed once may have been chance, such as a clock that moved. Where it fails again, each plan is run by
+        itself. Raises CandidateError where none of them is to blame.
+        """
+        try:
+            return *self.paired(plans), {}
+        except CandidateError:
+            pass
+        try:
+            return *self.paired(plans), {}
+        except CandidateError as error:
+            failed = self._failing(plans)
+            if not failed or len(failed) == len(plans):
+                raise error from None
+        return *self.paired({name: plan for name, plan in plans.items() if name not in failed}), failed
+
+    def _failing(self, plans: Mapping[str, Plan]) -> dict[str, str]:
+        """Which of the plans cannot be timed even alone, and why."""
+        failed: dict[str, str] = {}
+        for name, plan in plans.items():
+            try:
+                self.rounds({name: plan}, 1)
+            except CandidateError as error:
+                failed[name] = f"{error.status}: {error}"
+        return failed
 
     def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str, dict[str, str]]:
         """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
@@ -200,17 +255,51 @@ class CudaBench(Bench):
 
     def _ask(self, request: Reply, seconds: float) -> Reply:
         with gpu_lock(self._device.uuid):
-            self._worker.ask({"do": "open", "ops": list(self.problem.ops)}, START_SECONDS)
+            self._open()
             return self._worker.ask(request, seconds)
+
+    def _try(self, request: Reply, measuring: float = 0.0) -> Reply:
+        """Ask for a candidate, until its deadline. The reply's `seconds` also say what came before its turn."""
+        phases = Phases()
+        with phases("queue"), gpu_lock(self._device.uuid):
+            with phases("start"):
+                self._open()
+            first, begin = not self._is_warm, time.perf_counter()
+            reply = self._worker.ask(request, self.deadlines.seconds(first=first, measuring=measuring))
+            took = time.perf_counter() - begin
+        within = reply.get("seconds", {})
+        self.deadlines.ended(took - within.get("measure", 0.0), first=first)
+        self._is_warm = True
+        phases.seconds["queue"] -= phases.seconds["start"] + took
+        return {**reply, "seconds": {**within, **phases.seconds}}
+
+    def _open(self) -> None:
+        """Have the problem in the worker's memory, before any candidate's turn: what goes wrong is not its fault.
+
+        A process that the candidate before left behind broken is replaced once. Raises SetupError.
+        """
+        request = {"do": "open", "ops": list(self.problem.ops)}
+        try:
+            made = self._worker.ask(request, START_SECONDS).get("made", True)
+        except CandidateError:
+            self._worker.restart()
+            made = True
+            try:
+                self._worker.ask(request, START_SECONDS)
+            except CandidateError as error:
+                raise SetupError(f"the GPU cannot be used for this problem: {error.status}: {error}") from None
+        if made or self._worker.starts != self._started:
+            self._is_warm = False
+        self._started = self._worker.starts
 
     def _specs(self, plan: Plan) -> list[KernelSpec]:
         return specs_of(lower(plan, self._graph, plan.shape, self._device, launches=True))
 
 
-def _worker(device: Device, index: int, problem: Problem) -> Worker:
+def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:
     shape = problem.shape
     return Worker(
-        "mktune.measure.host:CudaHost",
+        host,
         {
             "workload_name": problem.workload,
             "ops": list(problem.ops),

@@ -13,6 +13,7 @@ should be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from mktune.backends.base import Backend, Bench, Problem
@@ -28,6 +29,9 @@ from mktune.shape import Shape
 MS = (16, 32, 64, 128, 256)
 OFF = "off"
 _ROUNDS = 16
+
+EdgePlans = dict[tuple[str, str], Plan]
+"""(wait position of the consumer, trigger of the producer or OFF) → plan."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,20 @@ def edge_table(
 
     Raises InputError where the two ops have no edge; CandidateError where one of the graphs gives wrong results.
     """
-    rows: list[EdgeRow] = []
-    choices = []
-    for m in ms:
-        shape = Shape.from_m(m, kv)
-        plans = edge_plans(workload(workload_name), producer, consumer, shape, backend.device.arch, op_plans)
-        with backend.open(Problem(workload_name, (producer, consumer), shape)) as bench:
-            rows += _rows(bench, plans, shape)
-            choices.append(_choice(bench, plans, rows[-len({wait for wait, _ in plans}) :]))
-    return EdgeTable(tuple(rows), tuple(choices))
+    with ExitStack() as opened:
+        benches: list[tuple[Shape, Bench, EdgePlans]] = []
+        for m in ms:
+            shape = Shape.from_m(m, kv)
+            plans = edge_plans(workload(workload_name), producer, consumer, shape, backend.device.arch, op_plans)
+            bench = opened.enter_context(backend.open(Problem(workload_name, (producer, consumer), shape)))
+            bench.prepare(list(plans.values()))
+            benches.append((shape, bench, plans))
+        # Processes start and kernels compile side by side, and all of it ends before anything is timed.
+        for shape, bench, plans in benches:
+            _verify(bench, plans, shape)
+        rows = [_rows(bench, plans, shape) for shape, bench, plans in benches]
+        choices = [_choice(bench, plans, found) for (_, bench, plans), found in zip(benches, rows, strict=True)]
+    return EdgeTable(tuple(row for found in rows for row in found), tuple(choices))
 
 
 def edge_plans(
@@ -113,7 +122,7 @@ def edge_plans(
     shape: Shape,
     arch: str,
     op_plans: dict[str, OpPlan] | None = None,
-) -> dict[tuple[str, str], Plan]:
+) -> EdgePlans:
     """(wait position, trigger) → plan, for each position that the consumer's kernel knows; trigger OFF: PDL off.
 
     Ops without a config in `op_plans` have their default one, with the row block that fits M.
@@ -162,11 +171,13 @@ def _placed(base: Plan, edge: EdgeName, wait: str, trigger: str) -> Plan:
     return replace(base, kernels=tuple(kernels.items()), edges=tuple(edges.items())).canonical()
 
 
-def _rows(bench: Bench, plans: dict[tuple[str, str], Plan], shape: Shape) -> list[EdgeRow]:
-    bench.prepare(list(plans.values()))
+def _verify(bench: Bench, plans: EdgePlans, shape: Shape) -> None:
     for (wait, trigger), plan in plans.items():
         if wrong := bench.verify(plan):
-            raise CandidateError("wrong_result", f"wait at {wait}, trigger {trigger}: {wrong}")
+            raise CandidateError("wrong_result", f"M = {shape.m}, wait at {wait}, trigger {trigger}: {wrong}")
+
+
+def _rows(bench: Bench, plans: EdgePlans, shape: Shape) -> list[EdgeRow]:
     samples, _ = bench.rounds({f"{wait} {trigger}": plan for (wait, trigger), plan in plans.items()}, _ROUNDS)
     rows: list[EdgeRow] = []
     before: Sequence[float] = ()
@@ -205,7 +216,7 @@ def _producer_time(bench: Bench, plan: Plan) -> tuple[float, float]:
     return end - begin, found.span_us
 
 
-def _choice(bench: Bench, plans: dict[tuple[str, str], Plan], rows: Sequence[EdgeRow]) -> EdgeChoice:
+def _choice(bench: Bench, plans: EdgePlans, rows: Sequence[EdgeRow]) -> EdgeChoice:
     """`rows` are those of one M. They were chosen for being the fastest, so their samples must not decide."""
     full, on = min(rows, key=lambda row: row.off_us), min(rows, key=lambda row: row.on_us)
     pair = {"full": plans[full.wait, OFF], "programmatic": plans[on.wait, on.trigger]}

@@ -1,7 +1,8 @@
 """What the worker process does for one problem on one GPU: build, verify, time, validate. See `worker`.
 
 Requests are JSON objects with a `do` and its arguments; plans travel as their JSON. After each candidate the device is
-synchronised, so that a fault is charged to the plan that caused it. `open` makes another part of the workload the
+synchronised, so that a fault is charged to the plan that caused it. What a plan with wrong results has written, and
+where, nobody knows: the problem's memory is made anew after it. `open` makes another part of the workload the
 problem at hand, at the same shape and seed: one process can measure one after the other.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
+from mktune.errors import CandidateError
 from mktune.executors.captured import EXECUTABLES, Executable
 from mktune.executors.cuda_graph import Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
@@ -25,15 +27,18 @@ from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import Copies, Memory, layers_for, make_memory
+from mktune.measure.peer import peer_us
 from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
 from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
+from mktune.measure.stream import stream_us
 from mktune.measure.validation import Effort, validate
 from mktune.measure.worker import Reply
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.shape import Shape
+from mktune.trial import Status
 
 if TYPE_CHECKING:
     from mktune.measure.memory import Tensors
@@ -73,16 +78,21 @@ class CudaHost:
         self._shape = Shape(*shape)
         self._seed, self._place = seed, f"cuda:{index}"
         self._held: Opened | None = None
+        self._spoilt = False
         self._timer = GraphTimer(1)
         self._gauges = Gauges(self._device.uuid)
         self._do_open(ops)
         synchronize()
 
     def handle(self, request: Reply) -> Reply:
-        """Answer one request: open, calibrate, verify, trial, rounds, validate or stamps."""
+        """Answer one request: open, calibrate, verify, trial, rounds, validate, stamps, limit or peer."""
         do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
         try:
             return do(**{name: value for name, value in request.items() if name != "do"})
+        except CandidateError as error:
+            if error.status == Status.WRONG_RESULT:
+                self._spoilt = True
+            raise
         finally:
             synchronize()
 
@@ -94,19 +104,20 @@ class CudaHost:
     def _do_open(self, ops: Sequence[str]) -> Reply:
         """Make these ops of the workload the problem at hand, in the place of the one before; nothing where they are.
 
-        Raises what make_memory does: then there is none, until the next `open`.
+        The reply's `made` says whether anything was. Raises what make_memory does: then there is none, until the next
+        `open`.
         """
         graph = self._workload.subgraph(ops)
-        if self._held is not None and self._held.graph is graph:
-            return {}
-        self._held = None
+        if self._held is not None and self._held.graph is graph and not self._spoilt:
+            return {"made": False}
+        self._held, self._spoilt = None, False
         _release()
         layers = layers_for(graph, self._shape, self._device)
         memory = make_memory(graph, self._shape, layers, self._seed, self._place)
         cold = sum(call.op.bytes_read(self._shape) for call in graph.calls.values())
         self._held = Opened(graph, memory, memory.verification(), KnownResults(), cold)
         self._timer.layers = layers
-        return {}
+        return {"made": True}
 
     def _do_calibrate(self) -> Reply:
         return calibrate(self._timer, self._device.arch).to_dict()
@@ -185,6 +196,23 @@ class CudaHost:
         """When `kernels` begin and end in a layer; see `stamps`."""
         parsed, lowered, _ = self._built(plan)
         return stamp_times(parsed, lowered, self._opened.memory, self._kernels, self._timer, kernels, replays)
+
+    def _do_limit(self, size: int) -> Reply:
+        """How long reading `size` cold bytes takes; see `stream`."""
+        return {"us": stream_us(size, self._device, self._kernels, self._place)}
+
+    def _do_peer(self, op: str) -> Reply:
+        """How long the peer's kernel of an op takes; see `peer`. Raises CandidateError where there is none."""
+        call = self._workload.graph.calls[op]
+        try:
+            us = peer_us(call.op.title, self._shape, call.op.bytes_read(self._shape), self._device, self._place)
+        except CandidateError:
+            raise
+        except Exception as error:  # whatever another library raises: then there is no peer
+            raise CandidateError(Status.BUILD_ERROR, f"{type(error).__name__}: {error}"[:200]) from None
+        finally:
+            _release()
+        return {"us": us}
 
     def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
         plan = Plan.from_json(text)

@@ -201,10 +201,12 @@ def _guard_names(decision: Decision) -> set[str]:
 
 
 def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> dict[str, str]:
-    """What else the rounds showed, as text: the tie set, the ratio to the best built-in, the other arms."""
-    shown = {"ties": ", ".join(decision.ties), "won as": chosen.role}
+    """What else the rounds showed, as text: the tie set, how many pairs, the ratio to each built-in, the other arms."""
+    shown = {"ties": ", ".join(decision.ties), "won as": chosen.role, "pairs": str(len(samples[chosen.name]))}
+    for name in sorted(_guard_names(decision) - {chosen.name}):
+        shown[f"over {name}"] = text(paired_ratio(samples[chosen.name], samples[name]))
     if chosen is not decision.baseline:
-        shown["over baseline"] = text(paired_ratio(samples[chosen.name], samples[decision.baseline.name]))
+        shown["over baseline"] = shown[f"over {decision.baseline.name}"]
     guards = _guard_names(decision) | {AGAIN, chosen.name}
     return shown | {f"span of {name}": f"{span:.3f} us" for name, span in decision.spans if name not in guards}
 

@@ -2,7 +2,8 @@
 
 The parent never imports torch. Requests and replies are JSON texts over a pipe, one reply for each request. A reply
 that does not come before the deadline means a hang: the process is killed, waited for, and started anew when next
-asked. A kernel's fault leaves the process's context dead, so the worker reports it and ends.
+asked. A kernel's fault leaves the process's context dead, so the worker reports it and ends. A process that does not
+even start is nobody's candidate: another is tried, and then the machine is what is wrong.
 
 A host is a class that lives in the process. It is named as "module:class", is made from a JSON object, and answers
 `handle(request) -> reply`; modules that are slow to import stand in its `imports`. Candidate failures leave it as
@@ -66,15 +67,26 @@ class Worker:
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply:
         """The host's reply. Raises CandidateError: hang after `seconds`, crash where the process died, or the status
-        that the host gave; other errors of mktune as the host raised them."""
-        self.start()
-        if not self._ready:
-            self._receive(self._start_seconds, f"the worker did not start within {self._start_seconds:g} s")
-            self._ready = True
-            if self._wants_spare and self._spare is None:
-                self._spare = _Process(self._host)
+        that the host gave; other errors of mktune as the host raised them; SetupError where no process can be started,
+        or one cannot be ended."""
+        self._bring_up()
         self._send(dict(request))
-        return self._receive(seconds, f"no answer within {seconds:g} s")
+        return self._receive(seconds, f"no answer within {seconds:.3g} s")
+
+    def _bring_up(self) -> None:
+        """Wait until the host is there. A process that fails before is replaced once."""
+        for again in (True, False):
+            try:
+                self.start()
+                if not self._ready:
+                    self._receive(self._start_seconds, f"it did not start within {self._start_seconds:g} s")
+                break
+            except CandidateError as error:
+                if not again:
+                    raise SetupError(f"the worker process does not start: {error.status}: {error}") from None
+        self._ready = True
+        if self._wants_spare and self._spare is None:
+            self._spare = _Process(self._host)
 
     def start(self) -> None:
         """Start the process if none runs. Does not wait for its host: the next `ask` does, and raises what failed."""
@@ -156,13 +168,18 @@ class _Process:
         return self._process.poll() is None
 
     def end(self, seconds: float) -> int:
-        """Wait `seconds` for the process to leave, then kill it; its exit code. The GPU is free of it on return."""
+        """Wait `seconds` for the process to leave, then kill it; its exit code. The GPU is free of it on return.
+
+        Raises SetupError where the kernel of the system does not let it go."""
         self.pipe.close()  # the host reads the end of the pipe and leaves
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        self._process.kill()
+        try:
             return self._process.wait(_JOIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            number = self._process.pid
+            raise SetupError(f"process {number} does not end although it was killed: the GPU is not free") from None
 
 
 def _failure(failure: Reply) -> MktuneError:

@@ -7,12 +7,14 @@ split_k > 1   partial sums go to memory in fp32; the finalizer kernel adds them,
 finalizer     "kernel": a second kernel ("f") reads the sums and finishes the rows; "last_arriver": the first kernel
               ("p") does it too. Where a row's finish spans a head, the last split of the head's tiles adds them up and
               finishes. Where it spans more, in two levels: the last split of a tile rounds the tile to bf16, and the
-              last tile of a row block finishes its rows
+              last tile of a row block finishes its rows. "cluster": the CTAs of a head are one cluster; each finishes
+              some rows, reading the others' sums in their shared memory
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,13 +45,16 @@ MAX_ACCUMULATORS = {"wgmma": 128, "mma_sync": 64}
 """Sums that a thread may hold; beyond them a tile spills more than a few registers (compiled for sm_90a, sm_103a)."""
 
 ROPE_TABLES = ("cos", "sin")
-"""Constants of which a row's position says where to read, so behind the wait."""
+"""Constants of which a step reads a row at each token's position only."""
 
 HEAD_SPAN = 128
 """Columns that the CTA of the last split adds up and finishes by itself, be they one tile or two."""
 
 WORKSPACES = ("partials", "y", "tile_counters", "row_counters")
 """Scratch memory that a config may need, by what no port of a GEMM can therefore be called."""
+
+MAX_CLUSTER = 16
+"""CTAs of a cluster on Hopper and Blackwell; beyond 8 a kernel must be set up for it."""
 
 FINALIZER_BYTES = 256
 """Shared memory of a finalizer kernel: row statistics of its warps."""
@@ -64,6 +69,7 @@ class GemmOp(Op):
     constants    other weights, read when rows are finished
     arguments    produced tensors and runtime arguments read when rows are finished
     places       those runtime arguments of which a finalizer kernel's prologue reads its rows' values
+    finalizers   who may finish rows, or add splits up; empty where the config does not say
     """
 
     problem: ClassVar[Problem]
@@ -72,7 +78,8 @@ class GemmOp(Op):
     constants: ClassVar[tuple[str, ...]] = ()
     arguments: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ()
-    defaults: ClassVar[dict[str, int]]
+    finalizers: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[Mapping[str, ConfigValue]]
 
     def __init_subclass__(cls) -> None:
         if taken := set(WORKSPACES).intersection(getattr(cls, "ports", ())):
@@ -83,10 +90,7 @@ class GemmOp(Op):
         return self.problem.finalizer_span > 0
 
     def default(self, arch: str) -> OpPlan:
-        config: dict[str, ConfigValue] = {"block_m": 16, **self.defaults}
-        if self.has_finalizer:
-            config |= {"finalizer": "kernel", "finalizer_threads": 256}
-        return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", config)
+        return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", {"block_m": 16, **self.defaults})
 
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         problem = self.problem
@@ -97,8 +101,10 @@ class GemmOp(Op):
             "stages": STAGES,
             "warps": (4, 8),
         }
+        if self.finalizers:
+            fields["finalizer"] = self.finalizers
         if self.has_finalizer:
-            fields |= {"finalizer": ("kernel", "last_arriver"), "finalizer_threads": (128, 256, 512)}
+            fields["finalizer_threads"] = (128, 256, 512)
         impls = {"mma_sync": fields}
         return {"wgmma": {**fields, "block_m": (8, 16, 32, 64, 128)}, **impls} if arch == "sm_90a" else impls
 
@@ -108,7 +114,7 @@ class GemmOp(Op):
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         if not self.has_finalizer:
             return ("",)
-        return ("p",) if dict(plan.config)["finalizer"] == "last_arriver" else ("p", "f")
+        return ("p", "f") if dict(plan.config)["finalizer"] == "kernel" else ("p",)
 
     def kind(self, plan: OpPlan) -> tuple[ConfigValue, bool, bool]:
         """Who finishes rows; whether there are sums of several CTAs; whether a row's tiles are counted as one.
@@ -142,7 +148,26 @@ class GemmOp(Op):
             found.append(
                 Violation("stages", "", "8 warps on block_n = 64 take turns at the stages: use an even number")
             )
+        if config.finalizer == "cluster":
+            found += self._cluster_violations(config)
         return found
+
+    def _cluster_violations(self, config: GemmConfig) -> list[Violation]:
+        found = []
+        ctas = self.cluster(config)
+        if not 2 <= ctas <= MAX_CLUSTER:
+            found.append(Violation("cluster", "", f"{ctas} CTAs share a row: a cluster has 2 to {MAX_CLUSTER}"))
+        columns = min(config.block_n, self.problem.n)
+        left, ring = config.block_m * (4 * columns + 16), config.ring_bytes
+        if left > ring:
+            found.append(Violation("cluster", "", f"sums of {left} bytes, the ring holds {ring}: use more stages"))
+        return found
+
+    def cluster(self, config: GemmConfig) -> int:
+        """CTAs that a launch makes one cluster: with finalizer = cluster all tiles and splits of a row's finish."""
+        if config.finalizer != "cluster":
+            return 1
+        return config.split_k * max(1, self.problem.finalizer_span // config.block_n)
 
     def l2_limit(self, plan: OpPlan) -> int:
         return self.bytes_beyond_ring(GemmConfig.of(plan))
@@ -237,19 +262,17 @@ def _producer(
     if finalizer == "kernel":
         return KernelFacts("p", "", loads + writes([_sums(split)]), True, trigger_class(trigger))
     accesses = loads + reads((*op.constants, *op.arguments), after_wait=True) + writes(op.outputs)
-    if split:
+    if split and finalizer != "cluster":
         accesses += _updates("tile_counters") + _updates("partials")
-    if spans_tiles:
+    if spans_tiles and finalizer != "cluster":
         accesses += _updates("y") + _updates("row_counters")
-    return KernelFacts("p" if finalizer else "", "", accesses, True, trigger_class(trigger))
+    return KernelFacts("p" if op.problem.finalizer_span else "", "", accesses, True, trigger_class(trigger))
 
 
 @cache
 def _finalizer(op: type[GemmOp], split: bool, gdc: str, trigger: str) -> KernelFacts:
-    tables = tuple(port for port in op.constants if port in ROPE_TABLES)
-    norms = tuple(port for port in op.constants if port not in ROPE_TABLES)
-    accesses = reads((*norms, *op.places), after_wait=gdc == "entry")
-    accesses += reads([_sums(split), *tables], after_wait=True) + writes(op.outputs)
+    accesses = reads((*op.constants, *op.places), after_wait=gdc == "entry")
+    accesses += reads([_sums(split)], after_wait=True) + writes(op.outputs)
     accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)
     return KernelFacts("f", "", accesses, True, trigger_class(trigger))
 

@@ -81,14 +81,18 @@ class GemmConfig:
         warpgroups = 1 if self.splits_steps else self.warps // 4
         return self.block_m * self.block_n // (128 * warpgroups)
 
+    @property
+    def ring_bytes(self) -> int:
+        """The ring's tiles alone."""
+        return self.stages * STEP_BYTES * (self.block_n + self.block_m)
+
     def smem_bytes(self, steps: int = 0) -> int:
         """Dynamic shared memory of a CTA that goes through `steps` slots, bytes.
 
         The ring of tiles, the row scales of all steps, barriers, where a second warpgroup hands over its sums, and a
         last arriver's flag.
         """
-        slot = STEP_BYTES * (self.block_n + self.block_m) + 8 * BARRIERS
-        ring = self.stages * slot + steps * 4 * self.block_m + 8 * SCALE_BARRIERS
+        ring = self.ring_bytes + self.stages * 8 * BARRIERS + steps * 4 * self.block_m + 8 * SCALE_BARRIERS
         exchange = 4 * self.block_m * self.block_n if self.splits_steps else 0
         return round_up(ring, 128) + exchange + (16 if self.finalizer == "last_arriver" else 0)
 

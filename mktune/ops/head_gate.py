@@ -10,6 +10,7 @@ from mktune.ops.base import Tensors
 from mktune.ops.dimensions import HIDDEN, INDEX_HEADS
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.tolerances import GATE_RMS, QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,14 @@ class HeadGate(GemmOp):
     inputs = (*activations, *operands)
     outputs = ("g",)
     weights = operands
-    defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 16, "stages": 4, "warps": 4}
+    finalizers = ("last_arriver", "cluster")
+    defaults: ClassVar[dict[str, ConfigValue]] = {
+        "block_n": 64,
+        "split_k": 16,
+        "stages": 6,
+        "warps": 4,
+        "finalizer": "cluster",
+    }
     ports: ClassVar[dict[str, Port]] = {
         "h": Port("bf16", ("m", HIDDEN)),
         "W_g": Port("bf16", (INDEX_HEADS, HIDDEN), scale=HIDDEN**-0.5),

@@ -21,6 +21,7 @@ from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.index_pages import pack, tokens, unpack
 from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
 from mktune.ops.tolerances import QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,15 @@ class IndexerK(GemmOp):
     inputs = (*activations, *operands, *constants, *arguments, "index_k_cache")
     outputs = ("index_k_cache",)
     weights = (*operands, *constants)
-    defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 12, "stages": 4, "warps": 4}
+    finalizers = ("kernel", "last_arriver", "cluster")
+    defaults: ClassVar[dict[str, ConfigValue]] = {
+        "block_n": 64,
+        "split_k": 12,
+        "stages": 4,
+        "warps": 4,
+        "finalizer": "kernel",
+        "finalizer_threads": 128,
+    }
     ports: ClassVar[dict[str, Port]] = {
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
         "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),

@@ -20,6 +20,7 @@ from mktune.ops.dimensions import (
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, quantise, rope, to_bf16
 from mktune.ops.tolerances import HEAD_WEIGHT_RMS, QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,15 @@ class IndexerQ(GemmOp):
     inputs = (*activations, *operands, *constants, *arguments)
     outputs = ("qi", "w")
     weights = (*operands, *constants)
-    defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 4, "stages": 4, "warps": 4}
+    finalizers = ("kernel", "last_arriver", "cluster")
+    defaults: ClassVar[dict[str, ConfigValue]] = {
+        "block_n": 64,
+        "split_k": 4,
+        "stages": 4,
+        "warps": 4,
+        "finalizer": "kernel",
+        "finalizer_threads": 128,
+    }
     ports: ClassVar[dict[str, Port]] = {
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
         "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),

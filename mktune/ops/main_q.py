@@ -11,6 +11,7 @@ from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, to_bf16
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ class MainQ(GemmOp):
     inputs = (*activations, *operands)
     outputs = ("q",)
     weights = operands
-    defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 1, "stages": 8, "warps": 4}
+    defaults: ClassVar[dict[str, ConfigValue]] = {"block_n": 128, "split_k": 1, "stages": 8, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
         "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),

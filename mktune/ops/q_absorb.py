@@ -11,6 +11,7 @@ from mktune.ops.dimensions import HEAD_DIM, HEADS, KV_LORA, MLA_DIM, NOPE, ROPE,
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import rope, to_bf16
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ class QAbsorb(GemmOp):
     inputs = (*activations, *operands, *constants, *arguments)
     outputs = ("mla_q",)
     weights = (*operands, *constants)
-    defaults: ClassVar[dict[str, int]] = {"block_n": 128, "split_k": 1, "stages": 3, "warps": 4}
+    defaults: ClassVar[dict[str, ConfigValue]] = {"block_n": 128, "split_k": 1, "stages": 3, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
         "W_uk": Port("bf16", (HEADS, NOPE, KV_LORA), scale=NOPE**-0.5),

@@ -22,6 +22,7 @@ from mktune.ops.dimensions import (
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, quantise, rms_norm, rope, store_scales, to_bf16, with_rows
 from mktune.ops.tolerances import BF16_RMS, MLA_ROW_ULPS, QuantisedTolerance
+from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +36,19 @@ class QkvA(GemmOp):
     activations = ("h_q", "h_s")
     operands = ("W_a", "W_a_s")
     constants = ("q_norm_w", "kv_norm_w", "cos", "sin")
-    arguments = ("positions", "slots")
+    arguments = places = ("positions", "slots")
     inputs = (*activations, *operands, *constants, *arguments, "mla_cache")
     outputs = ("q_lora_q", "q_lora_s", "mla_cache")
     weights = (*operands, *constants)
-    defaults: ClassVar[dict[str, int]] = {"block_n": 64, "split_k": 3, "stages": 12, "warps": 4}
+    finalizers = ("kernel", "last_arriver")
+    defaults: ClassVar[dict[str, ConfigValue]] = {
+        "block_n": 64,
+        "split_k": 3,
+        "stages": 12,
+        "warps": 4,
+        "finalizer": "kernel",
+        "finalizer_threads": 256,
+    }
     ports: ClassVar[dict[str, Port]] = {
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
         "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),

@@ -1,86 +1,192 @@
-"""What a book holds: plans by workload and GPU, and what decides whether one of them is this package's own."""
+"""Stored plans as a book holds them: the columns of their key at once, the rest parsed when it is about to be served.
+
+Opening ten thousand plans must not cost ten thousand parsers; serving one must not touch the disk. So the text of every
+plan is read when the book is opened, and parsed at the first look-up that comes to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mktune.errors import MktuneError
-from mktune.gpu_name import normalise_gpu
-from mktune.plan import Plan
-from mktune.trial import Winner
+from mktune.errors import InputError
+from mktune.runtime.log import warn
+
+if TYPE_CHECKING:
+    from mktune.plan import Plan
+    from mktune.trial import Winner
+
+Source: TypeAlias = Literal["store", "bundle"]
+
+_RANGES = re.compile(r'"kv_range": ?\[(\d{1,9}), ?(\d{1,9})\],\s*"m_range": ?\[(\d{1,9}), ?(\d{1,9})\]')
+Ranges: TypeAlias = tuple[int, int, int, int]
+_NOTHING: Ranges = (1, 0, 1, 0)
+
+
+class Row(NamedTuple):
+    """The key of a stored plan, as the columns of `mktune_plans` have it, and all of it as JSON or as a value.
+
+    The columns are what a store wrote beside the document; `Entry.winner` holds them against it.
+    """
+
+    workload: str
+    gpu: str
+    tokens_per_request: int
+    contract: int
+    scale_format: str
+    ops: str
+    requests: int
+    kv: int
+    sms: int
+    compute_capability: str
+    simulated: bool
+    document: str | Winner
+
+
+def row_of(winner: Winner) -> Row:
+    """The row of `winner`."""
+    plan, gpu = winner.plan, winner.fingerprint
+    return Row(
+        plan.workload,
+        gpu.gpu,
+        plan.shape.tokens_per_request,
+        plan.contract,
+        plan.scale_format,
+        ",".join(sorted(plan.op_names)),
+        plan.shape.requests,
+        plan.shape.kv,
+        gpu.sms,
+        gpu.compute_capability,
+        winner.measurement.policy.simulated,
+        winner,
+    )
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One stored plan and where it came from."""
+class Reading:
+    """What one place gave.
 
-    winner: Winner
-    source: Literal["store", "bundle"]
+    rows    plain tuples in the order of `Row`: of ten thousand, only what look-ups need becomes entries
+    where   the place, for messages
+    note    one line for people where it gave no plans
+    failed  it could not be read, which need not last
+    """
+
+    rows: Sequence[tuple[Any, ...]]
+    source: Source
+    where: str
+    note: str = ""
+    failed: bool = False
+
+
+_TYPES = (str, str, int, int, str, str, int, int, int, str)
+
+
+def is_row(raw: tuple[Any, ...]) -> bool:
+    """Whether the columns are of the types of `Row`: a database may hold anything."""
+    document = raw[11]
+    typed = tuple(map(type, raw[:10])) == _TYPES and isinstance(raw[10], int)
+    return typed and (isinstance(document, str) or hasattr(document, "plan"))
+
+
+class Entry:
+    """One stored plan: the columns of its row, where it came from, and the ranges that it states.
+
+    m                       rows that it was tuned at
+    m_low, m_high           rows that it states to serve; none where it cannot be read
+    kv_low, kv_high         the same for KV
+    """
+
+    workload: str
+    gpu: str
+    tokens_per_request: int
+    contract: int
+    scale_format: str
+    ops: str
+    requests: int
+    kv: int
+    sms: int
+    compute_capability: str
+    simulated: bool
+    document: Any
+
+    __slots__ = (*Row._fields, "_parsed", "_winner", "kv_high", "kv_low", "m", "m_high", "m_low", "source", "where")
+
+    def __init__(self, raw: tuple[Any, ...], source: Source, where: str) -> None:
+        (
+            self.workload,
+            self.gpu,
+            self.tokens_per_request,
+            self.contract,
+            self.scale_format,
+            self.ops,
+            self.requests,
+            self.kv,
+            self.sms,
+            self.compute_capability,
+            self.simulated,
+            self.document,
+        ) = raw
+        self.source, self.where = source, where
+        self.m = self.requests * self.tokens_per_request
+        self._parsed = not isinstance(self.document, str)
+        self._winner: Winner | None = self.document if self._parsed else None
+        self.m_low, self.m_high, self.kv_low, self.kv_high = self._find_ranges()
+
+    @property
+    def winner(self) -> Winner | None:
+        """All of it. None where it cannot be read or is not what its row says, which is logged once."""
+        if not self._parsed:
+            self._winner = self._parse()
+            self._parsed = True
+        return self._winner
 
     @property
     def plan(self) -> Plan:
+        """Of an entry that is whole."""
+        assert self.winner is not None
         return self.winner.plan
-
-    @cached_property
-    def gpu(self) -> str:
-        return normalise_gpu(self.winner.fingerprint.gpu)
-
-    @property
-    def simulated(self) -> bool:
-        return self.winner.measurement.policy.simulated
 
     @property
     def kind(self) -> str:
         """What tells GPUs of one name apart, in words."""
-        fingerprint = self.winner.fingerprint
-        return f"{fingerprint.sms} SMs of compute capability {fingerprint.compute_capability}"
+        return f"{self.sms} SMs of compute capability {self.compute_capability}"
 
-    @cached_property
-    def ranges(self) -> tuple[int, int, int, int]:
-        """Least and greatest M, least and greatest KV."""
-        return (*self.plan.m_range, *self.plan.kv_range)
+    def _find_ranges(self) -> Ranges:
+        stated = None if self._parsed else _stated(self.document)
+        if stated is None:  # a value, or a text that mktune did not write: only parsing tells
+            return _ranges_of(self.winner.plan) if self.winner else _NOTHING
+        return stated
 
-    def holds(self, m: int, kv: int) -> bool:
-        """Whether the plan's own ranges hold M and KV."""
-        low, high, kv_low, kv_high = self.ranges
-        return low <= m <= high and kv_low <= kv <= kv_high
+    def _parse(self) -> Winner | None:
+        from mktune import strict_json
+        from mktune.records import winner_from_dict
+
+        try:
+            winner = winner_from_dict(strict_json.loads(self.document, self.where), self.where)
+            row, stated = row_of(winner), _stated(self.document)
+            same = all(getattr(self, name) == getattr(row, name) for name in Row._fields[:-1])
+            if not same or stated not in (None, _ranges_of(winner.plan)):
+                raise InputError(f"{self.where}: plan {winner.plan.short_id} is not what its row says")
+            return winner
+        except InputError as error:
+            warn(f"{error}; this plan is not used")
+            return None
 
 
-class Rules:
-    """What a book knows besides a request: its plans by workload and GPU, aliases, and which build is its own.
+def _stated(document: str) -> Ranges | None:
+    """The ranges in a document as mktune writes it, found without parsing it; None where they are not found.
 
-    notes  why a place gave no plans, for messages
+    The quoted names cannot stand in a text of the document, where a quote has a backslash before it.
     """
+    found = _RANGES.match(document, document.find('"kv_range":'))
+    if found is None:
+        return None
+    kv_low, kv_high, m_low, m_high = map(int, found.groups())
+    return m_low, m_high, kv_low, kv_high
 
-    def __init__(self, notes: str, aliases: Mapping[str, str], any_build: bool, entries: Sequence[Entry]) -> None:
-        self.notes = notes
-        self.aliases = dict(aliases)
-        self.any_build = any_build
-        self.by_workload: dict[str, list[Entry]] = {}
-        self.by_gpu: dict[tuple[str, str], list[Entry]] = {}
-        self.by_tokens: dict[tuple[str, str, int], list[Entry]] = {}
-        for entry in entries:
-            self.by_workload.setdefault(entry.plan.workload, []).append(entry)
-            self.by_gpu.setdefault((entry.plan.workload, entry.gpu), []).append(entry)
-            tokens = entry.plan.shape.tokens_per_request
-            self.by_tokens.setdefault((entry.plan.workload, entry.gpu, tokens), []).append(entry)
-        self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
 
-    def build_of(self, plan: Plan) -> str:
-        """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; "none" without kernels."""
-        from mktune.jit.fingerprint import kernels_fingerprint
-
-        key = (plan.workload, plan.op_names)
-        if key not in self._builds:
-            try:
-                self._builds[key] = kernels_fingerprint(*key)
-            except MktuneError:  # a workload, an op or a kernel that this mktune does not have
-                self._builds[key] = "none"
-        return self._builds[key]
-
-    def same_build(self, entry: Entry) -> bool:
-        """True where the plan's span is that of this package's kernels (a model's span never depends on them)."""
-        return entry.simulated or entry.winner.fingerprint.kernels == self.build_of(entry.plan)
+def _ranges_of(plan: Plan) -> Ranges:
+    return (*plan.m_range, *plan.kv_range)

@@ -1,100 +1,131 @@
-"""Which stored plan answers a request. The checks run in a fixed order; the first that nothing passes is the reason."""
+"""Which stored plan answers a request.
+
+A plan may answer where everything in `checks` holds for it. Of those that may the answer is the one with
+
+1. nothing that differs from here (see `versions`), before what the book was opened to accept;
+2. the most ops, where the request names none;
+3. a measured span, before a modelled one;
+4. the smallest tuned M that covers the request's; where none does, the largest below it;
+5. the smallest tuned KV that covers the request's; where none does, the largest below it;
+6. the nearest versions of what differs;
+7. the user's store, before the plans that ship;
+8. the shorter span, then the smaller id.
+"""
 
 from __future__ import annotations
 
-from mktune.runtime.checks import CHECKS, gpus_with_ops
-from mktune.runtime.entries import Entry, Rules
+from itertools import groupby
+from typing import TypeAlias
+
+from mktune.runtime.checks import OF_PLANS, OF_ROWS, Asked, differing
+from mktune.runtime.entries import Entry
+from mktune.runtime.explanations import EXPLANATIONS
+from mktune.runtime.plans import Plans
 from mktune.runtime.request import Request
 from mktune.runtime.result import Hit, Miss
+from mktune.runtime.versions import CHECKED
+from mktune.shape import Shape
+
+Preference: TypeAlias = tuple[int | bool, ...]
 
 
-def match(request: Request, rules: Rules) -> Hit | Miss:
+def match(request: Request, plans: Plans) -> Hit | Miss:
     """The plan that answers `request`, or the miss."""
-    key = (request.workload, request.gpu, request.tokens_per_request)
-    near = [entry for entry in rules.by_tokens.get(key, ()) if entry.holds(request.m, request.kv)]
-    if near:  # the common case goes through few plans; a miss looks at all of them for its reason
-        found = _check(near, request, rules, "")
-        if found:
+    # What the book accepts is looked at only where nothing is as it should be: accepting more changes no other answer.
+    levels = dict.fromkeys((frozenset[str](), frozenset(CHECKED) if plans.terms.pins else plans.terms.accept))
+    for accept in levels:
+        asked = Asked(request, plans, accept)
+        found = _find(asked)
+        if found is not None:
             return found
-    return _explain(request, rules)
+    return _explain(asked)
 
 
-def _explain(request: Request, rules: Rules) -> Hit | Miss:
-    """As `match`, through every plan."""
-    if not rules.by_workload:
-        return Miss("store", f"no plans are stored: {rules.notes}")
-    if request.workload not in rules.by_workload:
-        known = ", ".join(sorted(rules.by_workload))
-        return Miss("workload", f"no plan for workload {request.workload!r}; stored: {known}")
-    alias, entries = _of_gpu(request, rules)
+def _find(asked: Asked) -> Hit | Miss | None:
+    """What plans answer; None where none does. Parses no more plans than it must."""
+    request = asked.request
+    near = asked.plans.near((request.workload, asked.gpu, request.tokens_per_request), request.m)
+    for _, holds in OF_ROWS:
+        near = [entry for entry in near if holds(entry, asked)]
+    near.sort(key=lambda entry: _preference(entry, request))
+    for _, equals in groupby(near, key=lambda entry: _preference(entry, request)):
+        answering = [entry for entry in equals if _answers(entry, asked)]
+        if answering:
+            best = min(answering, key=lambda entry: _tie(entry, asked))
+            unclear = _ambiguous(best, near, asked)
+            return _hit(best, asked) if unclear is None else unclear
+    return None
+
+
+def _answers(entry: Entry, asked: Asked) -> bool:
+    return all(holds(entry, asked) for _, holds in OF_PLANS)
+
+
+def _preference(entry: Entry, request: Request) -> Preference:
+    """Smallest for the plan to serve, as far as its row tells."""
+    m, kv = entry.m - request.m, entry.kv - request.kv
+    return -entry.ops.count(","), bool(entry.simulated), m < 0, abs(m), kv < 0, abs(kv)
+
+
+def _tie(entry: Entry, asked: Asked) -> tuple[object, ...]:
+    """Smallest for the plan to serve among plans of one cell."""
+    assert entry.winner is not None
+    distances = tuple(found.distance for found in differing(entry, asked))
+    return distances, entry.source != "store", entry.winner.measurement.span_us, entry.plan.plan_id
+
+
+def _ambiguous(best: Entry, near: list[Entry], asked: Asked) -> Miss | None:
+    """The miss where the request does not say which of several sets of ops, or kinds of GPU, it means."""
+    rivals = {(best.ops, best.kind)}
+    for entry in near:
+        as_many = entry.ops.count(",") == best.ops.count(",")
+        if as_many and (entry.ops, entry.kind) not in rivals and _answers(entry, asked):
+            rivals.add((entry.ops, entry.kind))
+    sets, kinds = (sorted(set(found)) for found in zip(*rivals, strict=True))
+    if len(sets) > 1:
+        return Miss("ops", f"several sets of ops are stored; give one: {' or '.join(sets)}")
+    if len(kinds) > 1:
+        return Miss("device", f"several kinds of {asked.request.gpu} are stored; give a Device: {' or '.join(kinds)}")
+    return None
+
+
+def _hit(entry: Entry, asked: Asked) -> Hit:
+    request = asked.request
+    assert entry.winner is not None
+    shape = Shape(request.m // request.tokens_per_request, request.tokens_per_request, request.kv)
+    differs = tuple(str(found) for found in differing(entry, asked))
+    return Hit(entry.winner, entry.source, shape, differs, "" if asked.gpu == request.gpu else request.gpu)
+
+
+def _explain(asked: Asked) -> Miss:
+    """The first thing that no stored plan has."""
+    request, plans = asked.request, asked.plans
+    pins = f"pinned to {', '.join(plans.terms.pins)}: " if plans.terms.pins else ""
+    if not plans.count:
+        return Miss("pin", f"{pins}no such plan is in the book") if pins else Miss("store", _empty(plans))
+    if request.workload not in plans.workloads:
+        known = ", ".join(plans.workloads)
+        return Miss("workload", f"{pins}no plan for workload {request.workload!r}; stored: {known}")
+    entries = plans.of_gpu(request.workload, asked.gpu)
     if not entries:
-        return Miss("device", _no_gpu(request, rules))
-    return _check(entries, request, rules, alias)
+        return Miss("device", f"{pins}{_no_gpu(request, plans)}")
+    for reason, holds in (*OF_ROWS, *OF_PLANS):
+        left = [entry for entry in entries if holds(entry, asked)]
+        if not left:
+            return Miss(reason, f"{pins}{EXPLANATIONS[reason](entries, asked)}")
+        entries = left
+    raise AssertionError(f"{request} has an answer")
 
 
-def _no_gpu(request: Request, rules: Rules) -> str:
+def _empty(plans: Plans) -> str:
+    return f"no plans are stored: {plans.notes}"
+
+
+def _no_gpu(request: Request, plans: Plans) -> str:
     """Names the GPUs that have plans: for the ops that were asked for, else for any."""
-    if request.ops is not None and (known := gpus_with_ops(request, rules)):
+    if request.ops is not None and (known := plans.gpus(request.workload, request.ops)):
         return (
             f"no plan for {request.gpu}; {','.join(request.ops)} of {request.workload} is stored for {', '.join(known)}"
         )
-    known = sorted({entry.winner.fingerprint.gpu for entry in rules.by_workload[request.workload]})
+    known = plans.gpus(request.workload, None)
     return f"no plan for {request.gpu}; stored for {request.workload}: {', '.join(known)}"
-
-
-def _check(entries: list[Entry], request: Request, rules: Rules, alias: str) -> Hit | Miss:
-    for reason, passes, explain in CHECKS:
-        left = [entry for entry in entries if passes(entry, request, rules)]
-        if not left:
-            return Miss(reason, explain(entries, request, rules))
-        entries = left
-    return _choose(entries, request, rules, alias)
-
-
-def _of_gpu(request: Request, rules: Rules) -> tuple[str, list[Entry]]:
-    """The entries of the request's GPU, else of its alias (the first value says so)."""
-    own = rules.by_gpu.get((request.workload, request.gpu), [])
-    if own or request.gpu not in rules.aliases:
-        return "", own
-    return request.gpu, rules.by_gpu.get((request.workload, rules.aliases[request.gpu]), [])
-
-
-def _choose(entries: list[Entry], request: Request, rules: Rules, alias: str) -> Hit | Miss:
-    most = max(len(entry.plan.ops) for entry in entries)
-    entries = [entry for entry in entries if len(entry.plan.ops) == most]
-    sets = sorted({",".join(entry.plan.op_names) for entry in entries})
-    if len(sets) > 1:
-        return Miss("ops", f"several sets of ops are stored; give one: {' or '.join(sets)}")
-    kinds = sorted({entry.kind for entry in entries})
-    if len(kinds) > 1:
-        return Miss("device", f"several kinds of {request.gpu} are stored; give a Device: {' or '.join(kinds)}")
-    best = min(entries, key=lambda entry: _distance(entry, request))
-    return Hit(best.winner, best.source, _differences(best, request, rules), alias)
-
-
-def _distance(entry: Entry, request: Request) -> tuple[object, ...]:
-    """Smallest for the plan to serve: measured, tuned for the smallest M and KV that cover the request, own store."""
-    shape = entry.plan.shape
-    return (
-        entry.simulated,
-        shape.m < request.m,
-        abs(shape.m - request.m),
-        shape.kv < request.kv,
-        abs(shape.kv - request.kv),
-        entry.source != "store",
-        entry.winner.measurement.span_us,
-        entry.plan.plan_id,
-    )
-
-
-def _differences(entry: Entry, request: Request, rules: Rules) -> tuple[str, ...]:
-    """What may differ and does, for people."""
-    stored, device = entry.winner.fingerprint, request.device
-    found = []
-    if device is not None:
-        for name, was, here in (("driver", stored.driver, device.driver), ("CUDA", stored.cuda, device.cuda)):
-            if was and here and was != here:
-                found.append(f"{name} {was} (here {here})")
-    if not rules.same_build(entry):
-        found.append(f"kernels {stored.kernels[:12]} (here {rules.build_of(entry.plan)[:12]})")
-    return tuple(found)

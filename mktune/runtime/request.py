@@ -22,7 +22,8 @@ class RequestError(InputError, ValueError):
 class Request:
     """A look-up. `m` and `kv` may be beyond what mktune tunes; that is a miss, not an error.
 
-    gpu     normalised name; `device` where the caller gave more than a name
+    gpu     normalised name; `device` where the caller gave more than a name, then also its compute capability (empty:
+            not known)
     ops     sorted names; None: as many of the workload's ops as a stored plan has
     """
 
@@ -34,6 +35,7 @@ class Request:
     device: Device | None
     ops: tuple[str, ...] | None
     allow_simulated: bool
+    compute_capability: str = ""
 
 
 def make_request(
@@ -52,7 +54,15 @@ def make_request(
     name = gpu.name if isinstance(gpu, Device) else gpu
     if not isinstance(name, str) or not name.strip():
         raise RequestError(f"a GPU is a name or a Device, not {gpu!r}")
-    return Request(workload, m, kv, tokens, normalise_gpu(name), device, _ops(ops), bool(allow_simulated))
+    simulated = bool(allow_simulated)
+    return Request(workload, m, kv, tokens, normalise_gpu(name), device, _ops(ops), simulated, _capability(device))
+
+
+def _capability(device: Device | None) -> str:
+    try:
+        return "" if device is None else device.compute_capability
+    except IndexError:  # an architecture without digits: a device that nobody asked about its own
+        return ""
 
 
 def _sizes(shape: Shape | None, m: int | None, kv: int | None, tokens: int | None) -> tuple[int, int, int]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from mktune.plan import Plan
-from mktune.trial import Winner
+if TYPE_CHECKING:
+    from mktune.plan import Plan
+    from mktune.shape import Shape
+    from mktune.trial import Winner
 
-REASONS = ("store", "workload", "contract", "ops", "device", "shape", "simulated", "build")
+
+# fmt: off
+REASONS = (
+    "store", "pin", "workload", "contract", "layout", "ops", "device", "shape", "simulated",
+    "policy", "build", "driver", "cuda", "packages", "constraints",
+)
+# fmt: on
+"""Why a look-up misses. Up to "policy" the key, which is exact; then what is checked and may be accepted (see
+`mktune.runtime.versions`; "build" is the kernel sources); last whether the plan may be built at all."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +26,14 @@ class Hit:
     """A stored plan that answers the request. True in a condition.
 
     source   "store" or "bundle" (shipped with the package)
+    shape    what was asked for, which `load` builds it for; the plan was tuned at `plan.shape`
     differs  what is not as it was when the plan was measured, though it may be used: "driver 580 (here 590)", …
     alias    the name that was asked for, where only an alias led to the GPU that the plan was measured on
     """
 
     winner: Winner
     source: Literal["store", "bundle"]
+    shape: Shape
     differs: tuple[str, ...] = ()
     alias: str = ""
 

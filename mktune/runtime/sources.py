@@ -1,138 +1,87 @@
-"""Reading winners for a book. Nothing is written, created or locked, and no fault of a file is raised: it is a note.
-
-SQLite is read with the standard library, so that a look-up does not import a database toolkit.
-"""
+"""Reading stored plans for a book. Nothing is written, created or locked, and no fault of a file is raised: it is a
+note."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mktune import resources, strict_json
-from mktune.bundle import parse_bundle
+from mktune import resources
 from mktune.errors import InputError, MktuneError
-from mktune.location import SCHEMA, VERSION_TABLE, StoreLocation
-from mktune.records import winner_from_dict
-from mktune.trial import Winner
+from mktune.location import StoreLocation
+from mktune.runtime.entries import Entry, Reading, Source, row_of
+from mktune.runtime.log import warn
 
 if TYPE_CHECKING:
-    import sqlite3
-
-_warned: set[str] = set()
-_SQLITE_MAGIC = b"SQLite format 3\0"
-_WAL_BYTE = 18  # of the file's header: 2 in WAL mode
-_LOCK_TIMEOUT_S = 0.2
+    from mktune.trial import Winner
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What one place gave: its winners, and a line for people where it gave none."""
-
-    winners: tuple[Winner, ...]
-    note: str = ""
-
-
-def read_default() -> tuple[Reading, Reading]:
+def read_default() -> list[Reading]:
     """The default store and the bundled plans."""
     try:
         location = StoreLocation.default()
     except InputError as error:
-        return _fault(str(error)), read_bundled()
-    return read_store(location), read_bundled()
+        return [_fault(str(error), "store", "the default store"), *read_bundled()]
+    return [read_store(location), *read_bundled()]
 
 
-def read_bundled() -> Reading:
-    """The plans that ship with the package."""
-    found: list[Winner] = []
-    for path in sorted(resources.bundled_plans().glob("*/*.json")):
-        found += _read_file(path).winners
-    return Reading(tuple(found), "" if found else "no plans are bundled")
+def read_bundled() -> list[Reading]:
+    """The plans that ship with the package, file by file."""
+    folder = resources.bundled_plans()
+    files = [_read_file(path, "bundle") for path in sorted(folder.glob("*/*.json"))]
+    return files or [Reading((), "bundle", str(folder), "no plans are bundled")]
+
+
+def bundled_winners() -> list[Winner]:
+    """The plans that ship with the package, all of them read."""
+    rows = [Entry(raw, "bundle", reading.where) for reading in read_bundled() for raw in reading.rows]
+    return [entry.winner for entry in rows if entry.winner is not None]
 
 
 def read_store(location: StoreLocation) -> Reading:
-    """The winners of an SQLite file, a bundle file or a PostgreSQL database."""
-    return _read_server(location) if location.path is None else _read_file(location.path)
+    """The plans of an SQLite file, an exported file or a PostgreSQL database."""
+    return _read_server(location) if location.path is None else _read_file(location.path, "store")
 
 
-def _read_file(path: Path) -> Reading:
+def _read_file(path: Path, source: Source) -> Reading:
+    where = str(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(100)
-            if head.startswith(_SQLITE_MAGIC):
-                return _read_sqlite(path, in_wal_mode=head[_WAL_BYTE] == 2)
-            content = head + file.read(strict_json.MAX_BYTES + 1 - len(head))
-    except FileNotFoundError:
-        return Reading((), f"there is no store at {path}")
+        rows = _database_rows(path) if path.is_file() else None
+        if rows is None:
+            rows = _bundle_rows(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Reading((), source, where, f"there is no store at {path}")
     except OSError as error:
-        return _fault(f"cannot read {path}: {error.strerror}")
-    try:
-        return Reading(tuple(parse_bundle(strict_json.check_size(content, str(path)), str(path))))
+        return _fault(f"cannot read {path}: {error.strerror}", source, where)
     except InputError as error:
-        return _fault(f"{error}; its plans are not used")
+        return _fault(f"{error}; its plans are not used", source, where)
+    return Reading(rows, source, where, "" if rows else f"{path} holds no plans")
 
 
-def _read_sqlite(path: Path, *, in_wal_mode: bool) -> Reading:
+def _database_rows(path: Path) -> list[tuple[Any, ...]] | None:
+    """Of an SQLite file; None where it is none. Raises InputError, OSError."""
     import sqlite3
 
-    log = path.with_name(path.name + "-wal")
-    for _ in range(3):
-        # Where nobody has a WAL database open, opening it would leave two files beside it, and fail in a folder that
-        # cannot be written. Then it is read as the plain file that it is, and read again if it changed meanwhile.
-        quiet = in_wal_mode and not log.exists()
-        before = path.stat().st_mtime_ns if quiet else 0
-        try:
-            reading = _query(path, quiet=quiet)
-        except sqlite3.Error as error:
-            reading = _fault(f"cannot read {path}: {error}; its plans are not used")
-        if not quiet or (path.stat().st_mtime_ns == before and not log.exists()):
-            break
-    return reading
+    from mktune.runtime import sqlite_rows
 
-
-def _query(path: Path, *, quiet: bool) -> Reading:
-    import sqlite3
-
-    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
-    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)
-    try:
-        connection.execute("BEGIN")  # one state of the database for both queries
-        found = _schema(connection)
-        if found != SCHEMA:
-            return _wrong_schema(path, found)
-        rows = connection.execute("SELECT document FROM mktune_plans WHERE replaced IS NULL ORDER BY id").fetchall()
-    finally:
-        connection.close()
-    return _parse((row[0] for row in rows), str(path))
-
-
-def _schema(connection: sqlite3.Connection) -> str | None:
-    tables = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    if connection.execute(tables, (VERSION_TABLE,)).fetchone() is None:
+    if path.stat().st_size == 0:  # SQLite would take it for a database
         return None
-    row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
-    return None if row is None else str(row[0])
+    try:
+        return sqlite_rows.read_rows(path)
+    except sqlite_rows.WrongSchemaError as error:
+        raise InputError(f"{path} {error}") from None
+    except sqlite3.Error as error:
+        raise InputError(f"cannot read {path}: {error}") from None
 
 
-def _wrong_schema(path: Path, found: str | None) -> Reading:
-    if found is None:
-        return _fault(f"{path} is an SQLite database, but not a store of mktune; it is not used")
-    which = "a newer" if found > SCHEMA else "an older"
-    return _fault(
-        f"{path} was made by {which} mktune (schema {found}; this one reads {SCHEMA}); its plans are not used"
-    )
+def _bundle_rows(path: Path) -> list[tuple[Any, ...]]:
+    """Of an exported file. Raises InputError, OSError."""
+    from mktune import strict_json
+    from mktune.runtime import bundle_rows  # a store does without it, and without all that reads a plan
 
-
-def _parse(documents: Iterable[str], where: str) -> Reading:
-    """One damaged row does not cost the others."""
-    winners = []
-    for document in documents:
-        try:
-            winners.append(winner_from_dict(strict_json.loads(document, where), where))
-        except InputError as error:
-            _warn(f"{error}; this plan is not used")
-    return Reading(tuple(winners), "" if winners else f"{where} holds no plans")
+    with path.open("rb") as file:
+        content = file.read(strict_json.MAX_BYTES + 1)
+    return bundle_rows.read_rows(strict_json.check_size(content, str(path)), str(path))
 
 
 def _read_server(location: StoreLocation) -> Reading:
@@ -140,21 +89,12 @@ def _read_server(location: StoreLocation) -> Reading:
         from mktune.store import Store
 
         with Store.open(location.url, write=False, timeout_s=2.0) as store:
-            winners = tuple(store.winners())
+            rows = [row_of(winner) for winner in store.winners()]
     except (MktuneError, ImportError) as error:
-        return _fault(f"{error}; its plans are not used")
-    return Reading(winners, "" if winners else f"{location} holds no plans")
+        return _fault(f"{error}; its plans are not used", "store", str(location))
+    return Reading(rows, "store", str(location), "" if rows else f"{location} holds no plans")
 
 
-def _fault(note: str) -> Reading:
-    _warn(note)
-    return Reading((), note)
-
-
-def _warn(note: str) -> None:
-    """Once for each text in this process: a server may open a book for every worker."""
-    import logging  # not at the top: 3 ms that a look-up without faults need not wait for
-
-    if note not in _warned:
-        _warned.add(note)
-        logging.getLogger("mktune.runtime").warning("%s", note)
+def _fault(note: str, source: Source, where: str) -> Reading:
+    warn(note)
+    return Reading((), source, where, note, failed=True)

@@ -94,6 +94,8 @@ def read(path: Path) -> Node:
             data = file.read(MAX_BYTES + 1)  # never more: the file may have no end
     except OSError as error:
         raise SpaceError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a name with a NUL in it
+        raise SpaceError(f"{path}: cannot be read: {error}") from None
     if len(data) > MAX_BYTES:
         raise SpaceError(f"{path}: larger than {MAX_BYTES} bytes")
     try:

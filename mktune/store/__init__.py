@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mktune.bundle import read_bundle, read_each
+from mktune.store.activity import Activity
 from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
@@ -11,6 +12,7 @@ from mktune.store.trials import Running
 from mktune.store.winners import Merged, check_winner
 
 __all__ = [
+    "Activity",
     "LeaderboardRow",
     "Merged",
     "Running",

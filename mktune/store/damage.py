@@ -33,6 +33,8 @@ def damage(path: Path) -> str:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         return str(error) if name.startswith(_DAMAGE) else ""
+    except UnicodeDecodeError:
+        return "damaged names"
     finally:
         connection.close()
     return told(found)
@@ -49,6 +51,8 @@ def set_aside_if_damaged(path: Path) -> Path | None:
     Of several processes that find it at once, one moves it.
     """
     path = path.resolve()
+    if not path.is_file():  # a device is nobody's to move
+        return None
     reason = damage(path)
     if not (reason and _is_ours(path)):
         return None

@@ -25,6 +25,7 @@ from mktune.store import filesystem
 from mktune.store.problems import mapped, unwritable
 
 _log = logging.getLogger("mktune.store")
+_LOOK_SECONDS = 0.25
 _ADVISORY_LOCK = 0x6D6B74756E65  # "mktune": the one lock under which tables are made and rare rows are written
 
 
@@ -100,10 +101,14 @@ def _sqlite(path: Path, write: bool, timeout_s: float) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, "rwc" if write else _read_mode(path), timeout_s)
-        # WAL survives a killed process without an fsync for each commit; a rollback journal needs it.
-        wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-        connection.execute(f"PRAGMA synchronous={'NORMAL' if wal else 'FULL'}")
-        connection.execute("PRAGMA foreign_keys=ON")
+        try:
+            # WAL survives a killed process without an fsync for each commit; a rollback journal needs it.
+            wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            connection.execute(f"PRAGMA synchronous={'NORMAL' if wal else 'FULL'}")
+            connection.execute("PRAGMA foreign_keys=ON")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     engine = create_engine(URL.create("sqlite"), creator=connect, poolclass=QueuePool)
@@ -170,15 +175,26 @@ def _enter_wal(path: Path, timeout_s: float) -> None:
 
 
 def _leave_wal(path: Path) -> None:
-    """Back to rollback mode, if nobody else has the file open; otherwise the last one does it."""
+    """Back to rollback mode, if nobody else has the file open; otherwise the last one does it.
+
+    Somebody who only looks is gone after a moment: that long it is tried.
+    """
     try:
         connection = _connect(path, "rw", 0.0)
     except sqlite3.Error:
         return
+    deadline = time.monotonic() + _LOOK_SECONDS
     try:
-        connection.execute("PRAGMA journal_mode=DELETE")
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=DELETE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    return  # in use, or the disk is full: WAL mode is as good
+                time.sleep(0.005)
     except sqlite3.Error:
-        pass  # in use, damaged or the disk is full: WAL mode is as good
+        pass  # damaged
     finally:
         connection.close()
 

@@ -42,7 +42,7 @@ def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
             target.write_text(text, encoding="utf-8")
         else:
             _write_whole(target, text)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # links that lead in a circle; a name with a NUL in it
         raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Executable, Row, select
 
 from mktune.plan import Plan
 from mktune.shape import Shape
+from mktune.store.columns import whole_rows
 from mktune.store.models import DeviceRow, MeasurementRow, StudyRow, TrialRow
 from mktune.store.stored_plan import stored_plan, stored_winner
 from mktune.store.winners import Filter, served_rows
@@ -81,7 +82,11 @@ def rank(connection: Connection, wanted: Filter, study: str | None, limit: int |
 
     `limit` of each problem, and the winner behind them where its rank is greater.
     """
-    spans = [_Span(row, row.span_us, row.source) for row in connection.execute(_spans(study)) if _matches(wanted, row)]
+    spans = [
+        _Span(row, row.span_us, row.source)
+        for row in whole_rows(connection.execute(_spans(study)))
+        if _matches(wanted, row)
+    ]
     winners = {_key(row): row for row in served_rows(connection, wanted)}
     tried = {_key(span.row) for span in spans}
     spans += [_won(row) for key, row in winners.items() if key not in tried and study in (None, row.study)]
@@ -111,7 +116,7 @@ def _spans(study: str | None) -> Executable:
         .join(MeasurementRow, MeasurementRow.trial_id == TrialRow.id)
         .join(StudyRow, StudyRow.id == TrialRow.study_id)
         .join(DeviceRow, DeviceRow.id == StudyRow.device_id)
-        .where(TrialRow.status == Status.OK.value)
+        .where(TrialRow.status == Status.OK.value, *(span.is_not(None) for span in spans))
         .order_by(TrialRow.id)
     )
     return query if study is None else query.where(StudyRow.name == study)

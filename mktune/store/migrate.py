@@ -7,7 +7,7 @@ import threading
 from sqlalchemy import Connection, inspect, text
 
 from mktune import resources
-from mktune.errors import StoreError
+from mktune.errors import NothingFoundError, StoreError
 from mktune.location import SCHEMA, VERSION_TABLE
 from mktune.store.database import Database
 from mktune.store.problems import newer_schema
@@ -30,9 +30,13 @@ def upgrade(database: Database) -> None:
 
 
 def check(database: Database) -> None:
-    """Raise StoreError unless the tables are of this version (for stores opened for reading)."""
+    """Raise StoreError unless the tables are of this version (for stores opened for reading), NothingFoundError where
+    there are none: another process is just making them, or died before it did."""
     with database.read() as connection:
         found = schema_of(connection)
+        empty = found is None and not inspect(connection).get_table_names()
+    if empty:
+        raise NothingFoundError(f"nothing is stored yet: the store {database.location} is empty")
     if found is None:
         raise StoreError(f"{database.location} is a database, but not a store of mktune: give another --store")
     if found != SCHEMA:

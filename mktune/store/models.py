@@ -5,12 +5,18 @@ A change here needs a migration (db/README.md), whose number `mktune.location.SC
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint, text
+from typing import ClassVar
+
+from sqlalchemy import ForeignKey, Index, MetaData, String, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from mktune.store.columns import Large, Real, Whole, Words
 
 
 class Base(DeclarativeBase):
     """Names every constraint, so that a migration can address it on both databases."""
+
+    type_annotation_map: ClassVar = {str: Words, int: Whole, float: Real}
 
     metadata = MetaData(
         naming_convention={
@@ -29,15 +35,15 @@ class DeviceRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(String(64), unique=True)
-    name: Mapped[str] = mapped_column(Text)
-    arch: Mapped[str] = mapped_column(Text)
+    name: Mapped[str]
+    arch: Mapped[str]
     sms: Mapped[int]
     smem_per_block: Mapped[int]
-    l2_bytes: Mapped[int] = mapped_column(BigInteger)
-    bandwidth: Mapped[float] = mapped_column(Float(53))
-    uuid: Mapped[str] = mapped_column(Text)
-    driver: Mapped[str] = mapped_column(Text)
-    cuda: Mapped[str] = mapped_column(Text)
+    l2_bytes: Mapped[int] = mapped_column(Large)
+    bandwidth: Mapped[float]
+    uuid: Mapped[str]
+    driver: Mapped[str]
+    cuda: Mapped[str]
 
 
 class StudyRow(Base):
@@ -46,21 +52,21 @@ class StudyRow(Base):
     __tablename__ = "mktune_studies"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(Text, unique=True)
-    workload: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(unique=True)
+    workload: Mapped[str]
     contract: Mapped[int]
-    ops: Mapped[str] = mapped_column(Text)
+    ops: Mapped[str]
     requests: Mapped[int]
     tokens_per_request: Mapped[int]
     kv: Mapped[int]
     device_id: Mapped[int] = mapped_column(ForeignKey("mktune_devices.id"))
-    backend: Mapped[str] = mapped_column(Text)
-    build: Mapped[str] = mapped_column(Text)
-    sampler: Mapped[str] = mapped_column(Text)
-    seed: Mapped[int] = mapped_column(BigInteger)
-    created: Mapped[str] = mapped_column(Text)
-    invalid: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    duplicate: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    backend: Mapped[str]
+    build: Mapped[str]
+    sampler: Mapped[str]
+    seed: Mapped[int] = mapped_column(Large)
+    created: Mapped[str]
+    invalid: Mapped[int] = mapped_column(server_default=text("0"))
+    duplicate: Mapped[int] = mapped_column(server_default=text("0"))
 
 
 class TrialRow(Base):
@@ -76,14 +82,14 @@ class TrialRow(Base):
     study_id: Mapped[int] = mapped_column(ForeignKey("mktune_studies.id"))
     number: Mapped[int]
     plan_id: Mapped[str] = mapped_column(String(64), index=True)
-    plan: Mapped[str] = mapped_column(Text)
-    source: Mapped[str] = mapped_column(Text)
-    owner: Mapped[str] = mapped_column(Text)
-    started: Mapped[str] = mapped_column(Text)
-    ended: Mapped[str | None] = mapped_column(Text)
-    status: Mapped[str | None] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text, server_default="")
-    seconds: Mapped[str] = mapped_column(Text, server_default="[{},{}]")
+    plan: Mapped[str]
+    source: Mapped[str]
+    owner: Mapped[str]
+    started: Mapped[str]
+    ended: Mapped[str | None]
+    status: Mapped[str | None]
+    reason: Mapped[str] = mapped_column(server_default="")
+    seconds: Mapped[str] = mapped_column(server_default="[{},{}]")
 
 
 class MeasurementRow(Base):
@@ -92,12 +98,12 @@ class MeasurementRow(Base):
     __tablename__ = "mktune_measurements"
 
     trial_id: Mapped[int] = mapped_column(ForeignKey("mktune_trials.id"), primary_key=True, autoincrement=False)
-    span_us: Mapped[float | None] = mapped_column(Float(53))
-    low_us: Mapped[float | None] = mapped_column(Float(53))
-    high_us: Mapped[float | None] = mapped_column(Float(53))
-    samples_us: Mapped[str] = mapped_column(Text)
-    policy: Mapped[str] = mapped_column(Text)
-    device_state: Mapped[str] = mapped_column(Text)
+    span_us: Mapped[float | None]
+    low_us: Mapped[float | None]
+    high_us: Mapped[float | None]
+    samples_us: Mapped[str]
+    policy: Mapped[str]
+    device_state: Mapped[str]
     simulated: Mapped[bool]
 
 
@@ -108,22 +114,22 @@ class PlanRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     plan_id: Mapped[str] = mapped_column(String(64), index=True)
-    workload: Mapped[str] = mapped_column(Text)
+    workload: Mapped[str]
     contract: Mapped[int]
-    scale_format: Mapped[str] = mapped_column(Text)
-    ops: Mapped[str] = mapped_column(Text)
+    scale_format: Mapped[str]
+    ops: Mapped[str]
     requests: Mapped[int]
     tokens_per_request: Mapped[int]
     kv: Mapped[int]
-    gpu: Mapped[str] = mapped_column(Text)
+    gpu: Mapped[str]
     sms: Mapped[int]
-    compute_capability: Mapped[str] = mapped_column(Text)
+    compute_capability: Mapped[str]
     simulated: Mapped[bool]
-    span_us: Mapped[float] = mapped_column(Float(53))
-    study: Mapped[str] = mapped_column(Text)
-    created: Mapped[str] = mapped_column(Text)
-    replaced: Mapped[str | None] = mapped_column(Text)
-    document: Mapped[str] = mapped_column(Text)
+    span_us: Mapped[float]
+    study: Mapped[str]
+    created: Mapped[str]
+    replaced: Mapped[str | None]
+    document: Mapped[str]
 
 
 PLAN_KEY = (

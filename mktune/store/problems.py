@@ -37,6 +37,8 @@ def mapped(location: StoreLocation) -> Iterator[None]:
         raise explain(error.orig or error, location) from None
     except (sqlite3.Error, SQLAlchemyError) as error:
         raise explain(error, location) from None
+    except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
+        raise StoreError(_sentence(location, _SQLITE["CORRUPT"])) from None
 
 
 def explain(error: BaseException, location: StoreLocation) -> MktuneError:

@@ -12,7 +12,8 @@ from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.store import damage, leaderboard, migrate, studies, trials, winners
+from mktune.store import activity, damage, leaderboard, migrate, studies, trials, winners
+from mktune.store.activity import Activity
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.studies import Study, StudyProblem
@@ -117,6 +118,11 @@ class Store(Closing):
         """All studies, oldest first."""
         with self._database.read() as connection:
             return studies.every(connection)
+
+    def activity(self) -> list[Activity]:
+        """How far the studies are that have begun a trial; the one that did something last at the end."""
+        with self._database.read() as connection:
+            return activity.activity(connection)
 
     def begin_trial(self, study: Study, plan: Plan, source: str) -> int:
         """Record that this process now runs `plan`; returns the number to give to its `Trial`.

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, insert, select, update
 from mktune.device import Device
 from mktune.errors import InputError
 from mktune.shape import Shape
+from mktune.store.columns import whole_rows
 from mktune.store.models import DeviceRow, StudyRow
 from mktune.store.owner import now
 from mktune.store.texts import check_name
@@ -92,13 +93,13 @@ def resume(connection: Connection, name: str, problem: StudyProblem) -> Study:
 
 def find(connection: Connection, name: str) -> Study | None:
     """The study of that name."""
-    row = connection.execute(_SELECT.where(StudyRow.name == name)).mappings().first()
-    return None if row is None else _study(row)
+    row = next(whole_rows(connection.execute(_SELECT.where(StudyRow.name == name))), None)
+    return None if row is None else _study(row._mapping)
 
 
 def every(connection: Connection) -> list[Study]:
     """All studies, oldest first."""
-    return [_study(row) for row in connection.execute(_SELECT.order_by(StudyRow.id)).mappings()]
+    return [_study(row._mapping) for row in whole_rows(connection.execute(_SELECT.order_by(StudyRow.id)))]
 
 
 def add_counts(connection: Connection, study: Study, invalid: int, duplicate: int) -> None:

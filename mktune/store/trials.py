@@ -76,14 +76,14 @@ def ended(connection: Connection, study: Study, *, lost: bool) -> list[Trial]:
     )
     if not lost:
         query = query.where(TrialRow.status != Status.LOST.value)
-    return [_trial(row) for row in connection.execute(query)]
+    return [_trial(row) for row in connection.execute(query).all()]
 
 
 def running(connection: Connection, study: Study) -> list[Running]:
     """The trials that have begun and not ended, by number."""
     columns = (TrialRow.number, TrialRow.plan_id, TrialRow.source, TrialRow.owner, TrialRow.started)
     query = select(*columns).where(TrialRow.study_id == study.id, TrialRow.status.is_(None)).order_by(TrialRow.number)
-    return [Running(*row) for row in connection.execute(query)]
+    return [Running(*row) for row in connection.execute(query).all()]
 
 
 def lose_abandoned(connection: Connection, study: Study) -> int:
@@ -106,7 +106,7 @@ def lose(connection: Connection, study_id: int, numbers: list[int], reason: str)
 def counts(connection: Connection, study: Study) -> dict[str, int]:
     """Status → how many trials; those that run count as "running"."""
     query = select(TrialRow.status).where(TrialRow.study_id == study.id)
-    return dict(Counter(status or "running" for status in connection.execute(query).scalars()))
+    return dict(Counter(status or "running" for status in connection.execute(query).scalars().all()))
 
 
 def _write_trial(connection: Connection, study: Study, trial: Trial) -> int:
@@ -159,9 +159,9 @@ def _trial(row: Row[Any]) -> Trial:
         own, bench = json.loads(row.seconds)
         outcome = Outcome(Status(row.status), row.reason, _measurement(row), tuple(bench.items()))
         plan = Plan.from_json(row.plan)
+        return Trial(row.number, plan, outcome, row.source, row.started, tuple(own.items()))
     except (InputError, ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"the store holds a damaged trial ({row.number}): {error}") from None
-    return Trial(row.number, plan, outcome, row.source, row.started, tuple(own.items()))
 
 
 def _measurement(row: Row[Any]) -> Measurement | None:

@@ -14,6 +14,7 @@ from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
 from mktune.records import winner_from_dict, winner_to_dict
 from mktune.shape import Shape
+from mktune.store.columns import whole_rows
 from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
 from mktune.store.owner import now
 from mktune.store.stored_plan import stored_plan, stored_winner
@@ -103,7 +104,7 @@ def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], 
     check_winner(winner)
     key = [getattr(PlanRow, name) == value for name, value in _key(winner).items()]
     query = select(PlanRow.id, PlanRow.document, PlanRow.replaced).where(*key).order_by(PlanRow.id)
-    stored = [(row, stored_winner(row.document)) for row in connection.execute(query)]
+    stored = [(row, stored_winner(row.document)) for row in connection.execute(query).all()]
     for row, known in stored:
         if known == winner or (_comparable(known, winner) and _same_plan(known, winner) and _no_slower(known, winner)):
             return Merged(served=row.replaced is None, changed=False)
@@ -122,14 +123,14 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     query = select(PlanRow.document, *columns).order_by(*columns, PlanRow.id)
     if not history:
         query = query.where(PlanRow.replaced.is_(None))
-    return [stored_winner(row.document) for row in connection.execute(query) if _row_matches(wanted, row)]
+    return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if _row_matches(wanted, row)]
 
 
 def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
     """The rows of `PlanRow` that match and are served: their key, plan id, study and document."""
     columns = (PlanRow.plan_id, PlanRow.study, PlanRow.document, *(getattr(PlanRow, name) for name in PLAN_KEY))
     query = select(*columns).where(PlanRow.replaced.is_(None)).order_by(PlanRow.id)
-    return [row for row in connection.execute(query) if _row_matches(wanted, row)]
+    return [row for row in whole_rows(connection.execute(query)) if _row_matches(wanted, row)]
 
 
 def find_plan(connection: Connection, prefix: str) -> Plan:

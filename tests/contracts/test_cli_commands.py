@@ -11,7 +11,20 @@ from mktune.cli import boundary
 from mktune.cli.app import app
 
 COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-WANTED = {"tune", "leaderboard", "lookup", "show", "run", "ablate", "grow", "export", "compile", "edge", "doctor"}
+WANTED = {
+    "tune",
+    "leaderboard",
+    "lookup",
+    "show",
+    "run",
+    "ablate",
+    "grow",
+    "export",
+    "compile",
+    "edge",
+    "bench-ops",
+    "doctor",
+}
 
 
 def examples(name: str) -> list[str]:

@@ -26,7 +26,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "measure": {"graph", "ops", "space", "validity", "lowering", "jit", "backends", "executors"},
     "search": {"graph", "ops", "space", "validity", "lowering", "jit", "backends", "executors", "measure", "store"},
     "store": set(),
-    "runtime": {"graph", "ops", "lowering", "jit", "backends", "executors"},
+    "runtime": {"graph", "ops", "validity", "lowering", "jit", "backends", "executors"},
     "cli": _ROOMS,
 }
 

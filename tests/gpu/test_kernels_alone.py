@@ -62,27 +62,30 @@ def _gemms(call: str) -> list[Variant]:
     """Every tile and warp count of both implementations; the other knobs take turns."""
     op = KNOWN.graph.calls[call].op
     turns = zip(
-        itertools.cycle(dict(op.choices("sm_90a")["wgmma"])["split_k"]),
+        itertools.cycle((*reversed(op.choices("sm_90a")["wgmma"]["split_k"]), 4)),  # odd: every finalizer meets all
         itertools.cycle((2, 3, 4, 6, 12)),
         itertools.cycle(GDC),
         itertools.cycle((*TRIGGERS, "start")),
     )
     found = []
     for impl, fields in op.choices("sm_90a").items():
-        for block_m, block_n, warps in itertools.product(fields["block_m"], fields["block_n"], fields["warps"]):
+        tiles = itertools.product(fields["block_m"], fields["block_n"], fields["warps"], fields.get("finalizer", ("",)))
+        for block_m, block_n, warps, finalizer in tiles:
             split, stages, gdc, trigger = next(turns)
             made = [
-                _gemm(call, impl, (block_m, block_n, splits, few, warps), KernelPlan(gdc=gdc, trigger=trigger))
-                for splits in (split, 1)  # not every split of D2 exists
+                _gemm(
+                    call, impl, (block_m, block_n, splits, few, warps), finalizer, KernelPlan(gdc=gdc, trigger=trigger)
+                )
+                for splits in (split, 1, 8)  # not every split of D2 exists, and a cluster has several
                 for few in range(stages, 1, -1)
             ]
             found += [variant for variant in made if not _violations(variant)][:1]
     return found
 
 
-def _gemm(call: str, impl: str, tile: tuple[int, ...], kernel: KernelPlan) -> Variant:
-    fields = ("block_m", "block_n", "split_k", "stages", "warps")
-    return Variant(call, OpPlan.of(impl, dict(zip(fields, tile, strict=True))), kernel)
+def _gemm(call: str, impl: str, tile: tuple[int, ...], finalizer: str, kernel: KernelPlan) -> Variant:
+    config: dict[str, int | str] = dict(zip(("block_m", "block_n", "split_k", "stages", "warps"), tile, strict=True))
+    return Variant(call, OpPlan.of(impl, config | ({"finalizer": finalizer} if finalizer else {})), kernel)
 
 
 def _violations(variant: Variant):
@@ -166,7 +169,10 @@ def _of(variants: list[Variant], **wanted) -> Variant:
     return next(variant for variant in variants if wanted.items() <= dict(variant.op.config).items())
 
 
-@pytest.mark.parametrize("variant", [_of(GEMMS, split_k=16), GEMMS[-1], SCORES[-1], SCORES[6]], ids=str)
+SPLIT = [_of(GEMMS, split_k=16, finalizer=finalizer) for finalizer in ("last_arriver", "cluster")]
+
+
+@pytest.mark.parametrize("variant", [*SPLIT, GEMMS[-1], SCORES[-1], SCORES[6]], ids=str)
 def test_many_replays_give_the_same_bits(variant, kernels):
     check(variant, Shape.from_m(17, 8192), kernels, replays=200)
     check(variant, Shape.from_m(16, 8192), kernels, replays=200)
@@ -175,7 +181,7 @@ def test_many_replays_give_the_same_bits(variant, kernels):
 def test_the_gate_waits_for_a_producer_that_triggers_at_once_and_writes_late():
     shape, ops = Shape.from_m(16, 8192), ("A0", "C0")
     copies = make_memory(KNOWN.subgraph(ops), shape, 2, 3, "cuda", ragged=True).verification()
-    for variant in (GEMMS[0], _of(GEMMS, split_k=16), _of(GEMMS, split_k=1)):
+    for variant in (GEMMS[0], *SPLIT, _of(GEMMS, split_k=1)):
         plan = make_plan(KNOWN, ops, shape, "sm_90a", "serial+pdl", {"C0": variant.op})
         lowered = lower(plan, KNOWN.subgraph(ops), shape, H200, launches=True)
         assert "A0 delayed" in validate(plan, lowered, copies, _built, Effort(plain=20, delayed=8, shuffles=2))

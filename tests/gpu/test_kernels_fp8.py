@@ -87,11 +87,11 @@ def _fitting(op: GemmOp, impl: str, fields: Mapping[str, int | str], shape: Shap
 
 
 def _cover(call: str) -> Iterator[Case]:
-    """Every tile and warp count of both implementations, with both finalizers; the other knobs take turns."""
+    """Every tile and warp count of both implementations, with all finalizers; the other knobs take turns."""
     op = op_of(call)
-    finalizers = ("kernel", "last_arriver") if op.has_finalizer else ("",)
+    finalizers = op.finalizers or ("",)
     turns = zip(
-        itertools.cycle((1, 2, 1, 3, 4, 6, 8, 12, 16) if op.problem.groups == 48 else (1, 2, 1, 4, 8, 4, 16)),
+        itertools.cycle((1, 2, 1, 3, 4, 6, 8, 1, 12, 16, 2) if op.problem.groups == 48 else (1, 2, 1, 4, 8, 4, 16)),
         itertools.cycle((12, 2, 6, 4, 3)),
         itertools.cycle((256, 128, 512)),
         itertools.cycle((*GDC, "prefetch")),
@@ -108,6 +108,8 @@ def _cover(call: str) -> Iterator[Case]:
                 fields |= {"finalizer": finalizer, "finalizer_threads": threads}
             # One step of K cannot be shared by two warpgroups.
             fields["split_k"] = 1 if split == op.problem.groups and warps == 8 else split
+            if finalizer == "cluster":
+                fields["split_k"] = min(split, 8 if block_n == 64 else 16) if split > 1 or block_n == 64 else 4
             plan = _fitting(op, impl, fields, Shape.from_m(16, KV))
             if plan is None:
                 continue
@@ -123,6 +125,8 @@ PROVOKED = [
     default("D0"),
     default("D0", split_k=4, stages=4),
     *(default(call, finalizer=finalizer) for call in ("B1", "D1") for finalizer in ("kernel", "last_arriver")),
+    default("B1", finalizer="cluster", split_k=8, block_n=64),
+    default("D1", finalizer="cluster", split_k=4, block_n=64),
     *(
         default(call, finalizer="last_arriver", block_n=block_n, split_k=1)
         for call in CALLS[1:]
@@ -160,16 +164,15 @@ def known(call: str, m: int) -> KnownResults:
 
 
 def test_every_tile_of_every_op_is_covered():
-    """Both of a head's tiles, and a whole one, by both finalizers with and without splits."""
+    """Both of a head's tiles, and a whole one, by all finalizers with and without splits."""
     seen = {
         (case.call, config.finalizer, config.block_n, config.split_k > 1)
         for case in CASES
         for config in [GemmConfig.of(case.op)]
     }
     for call in ("B1", "D1"):
-        assert {key[1:] for key in seen if key[0] == call} == set(
-            itertools.product(("kernel", "last_arriver"), (64, 128), (False, True))
-        )
+        kinds = set(itertools.product(("kernel", "last_arriver", "cluster"), (64, 128), (False, True)))
+        assert {key[1:] for key in seen if key[0] == call} == kinds - {("cluster", 128, False)}  # a cluster of one
     assert {key[1:] for key in seen if key[0] == "D0"} == set(itertools.product(("",), (64, 128), (False, True)))
 
 

@@ -229,7 +229,7 @@ def test_tokens_per_request_are_equal() -> None:
 def test_contract_and_scale_format_are_part_of_the_key() -> None:
     old, scaled = replace(make_plan(), contract=2), replace(make_plan(), scale_format="ue8m0")
     assert reason(ask(PlanBook.of([served(old)]))) == "contract"
-    assert reason(ask(PlanBook.of([served(scaled)]))) == "contract"
+    assert reason(ask(PlanBook.of([served(scaled)]))) == "layout"
     assert plan_of(ask(PlanBook.of([served(scaled), served(old), served()]))) == make_plan()
 
 
@@ -288,13 +288,6 @@ def test_one_byte_of_a_kernel_counts_and_a_readme_does_not(tmp_path: Any, monkey
     assert reason(ask(PlanBook.of([served()]))) == "build"
 
 
-def test_another_driver_is_told_not_refused() -> None:
-    found = ask(SIXTEEN, gpu=replace(H200, driver="590.1", cuda="13.1"))
-    assert isinstance(found, Hit)
-    assert found.differs == ("driver 580.95 (here 590.1)", "CUDA 13.0 (here 13.1)")
-    assert ask(SIXTEEN, gpu=H200).differs == ()
-
-
 def test_get_raises_with_the_reason() -> None:
     assert SIXTEEN.get(WORKLOAD, m=16, kv=8192, gpu="H200").plan == make_plan()
     with pytest.raises(PlanNotFound) as caught:
@@ -309,7 +302,7 @@ def test_repeated_answers_are_the_same_object_and_memory_is_bounded(monkeypatch:
     assert ask(book) is ask(book)
     for kv in range(8, 108):
         ask(book, kv=kv)
-    assert len(book._answers) <= 10
+    assert len(book._snapshot.answers) <= 10
 
 
 def test_a_book_works_after_a_fork() -> None:

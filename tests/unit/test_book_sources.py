@@ -18,13 +18,14 @@ from test_book import ask, plan_of, reason, served
 from mktune import resources
 from mktune.errors import InputError, StoreError
 from mktune.jit.fingerprint import kernels_fingerprint
-from mktune.runtime import Hit, PlanBook, sources
+from mktune.runtime import Hit, PlanBook, log, sources
 from mktune.store import Store, write_bundle
+from mktune.trial import Winner
 
 
 @pytest.fixture(autouse=True)
 def _fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_warned", set())
+    monkeypatch.setattr(log, "_said", set())
 
 
 @pytest.fixture
@@ -97,16 +98,36 @@ def test_only_reads_reach_the_database(path: Path, monkeypatch: pytest.MonkeyPat
     assert {statement.split()[0] for statement in statements} <= {"SELECT", "BEGIN"}
 
 
-def test_an_exclusive_lock_is_a_miss_and_one_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def _locked(path: Path) -> sqlite3.Connection:
+    """A connection that lets nobody else read."""
     holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("PRAGMA journal_mode=DELETE")
     holder.execute("BEGIN EXCLUSIVE")
-    books = [PlanBook.open(path), PlanBook.open(path)]
+    return holder
+
+
+def test_a_store_that_is_locked_whole_still_answers(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    holder = _locked(path)
+    start = time.monotonic()
+    assert plan_of(ask(PlanBook.open(path))) == make_plan()
+    assert time.monotonic() - start < 1.0
+    assert caplog.records == []
     holder.close()
+
+
+def test_a_store_that_is_half_written_is_a_miss_and_one_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    holder = _locked(path)
+    holder.execute("UPDATE mktune_plans SET document = 'half written'")
+    assert path.with_name("x.db-journal").exists()
+    books = [PlanBook.open(path), PlanBook.open(path)]
     for book in books:
         found = ask(book)
         assert reason(found) == "store"
         assert "locked" in found.message
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert plan_of(ask(books[0].refresh())) == make_plan()
 
 
 def _page(number: int) -> slice:
@@ -139,8 +160,114 @@ def test_one_damaged_row_costs_only_its_plan(path: Path, caplog: pytest.LogCaptu
     connection.close()
     book = PlanBook.open(path)
     assert plan_of(ask(book)) == make_plan()
-    assert reason(ask(book, m=8)) == "shape"
+    assert reason(ask(book, m=8)) == "store"
     assert "changed after it was stored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "gpu = 'NVIDIA B300'",
+        "kv = 4096",
+        "sms = 1",
+        "ops = 'A0'",
+        "ops = x'00ff'",
+        "workload = NULL",
+        "gpu = 5",
+        "requests = 'two'",
+        "tokens_per_request = 1.5",
+        "kv = 9223372036854775807",
+        "document = NULL",
+        "document = 5",
+        "document = '[]'",
+        "document = replace(document, '\"m_range\":[16,', '\"m_range\":[1,')",
+        "document = replace(document, '\"m_range\":[16,16]', '\"m_range\":' || hex(zeroblob(3000)))",
+    ],
+)
+def test_a_row_that_is_not_what_its_document_says_is_never_served(path: Path, change: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA ignore_check_constraints=ON")
+    connection.execute("DROP INDEX uq_mktune_plans_key")
+    connection.execute("CREATE TABLE loose AS SELECT * FROM mktune_plans")
+    connection.execute("DROP TABLE mktune_plans")
+    connection.execute("ALTER TABLE loose RENAME TO mktune_plans")
+    connection.execute(f"UPDATE mktune_plans SET {change}")
+    connection.commit()
+    connection.close()
+    book = PlanBook.open(path)
+    for asked in ({}, {"gpu": "B300"}, {"kv": 4096}, {"ops": ("A0",)}, {"m": 1, "tokens_per_request": 1}):
+        assert reason(ask(book, **asked))
+
+
+def test_an_open_book_needs_its_file_no_more(path: Path) -> None:
+    book = PlanBook.open(path)
+    path.unlink()
+    assert plan_of(ask(book)) == make_plan()
+    assert reason(ask(book.refresh())) == "store"
+
+
+def test_a_book_changes_only_when_it_is_refreshed(path: Path) -> None:
+    book = PlanBook.open(path)
+    before = ask(book)
+    with Store.open(path) as store:
+        store.put_winner(None, served(make_plan(stages=9), 1.0))
+    assert ask(book) is before
+    assert book.refresh() is book
+    assert plan_of(ask(book)) == make_plan(stages=9)
+    assert before.plan == make_plan()
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 5000, b"{", b"\0" * 4096], ids=repr)
+def test_a_refresh_that_cannot_read_keeps_the_plans(
+    path: Path, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_bundle(tmp_path / "plans.json", [served()])
+    for place in (path, tmp_path / "plans.json"):
+        book = PlanBook.open(place)
+        place.write_bytes(content)
+        for _ in range(3):
+            assert plan_of(ask(book.refresh())) == make_plan()
+    assert caplog.records
+    assert len({record.message for record in caplog.records}) == len(caplog.records)
+
+
+def test_a_book_of_given_winners_stays_as_it_is() -> None:
+    book = PlanBook.of([served()])
+    assert plan_of(ask(book.refresh())) == make_plan()
+
+
+def test_a_file_in_any_layout_gives_the_same_book(tmp_path: Path) -> None:
+    winners = [served(), served(make_plan(m=8)), served(make_plan(m=24, m_range=(17, 24)))]
+    document = json.loads(_bundle_of(winners))
+    layouts = {
+        "as written": _bundle_of(winners),
+        "compact": json.dumps(document, separators=(",", ":")),
+        "backwards": json.dumps(dict(reversed(document.items())), indent=8),
+        "older": json.dumps(document | {"schema": 1}),
+    }
+    for name, text in layouts.items():
+        (tmp_path / "plans.json").write_text(text)
+        book = PlanBook.open(tmp_path / "plans.json")
+        assert set(book.winners) == set(winners), name
+        for m in (8, 16, 24):
+            assert plan_of(ask(book, m=m)).shape.m == m
+        assert reason(ask(book, m=40)) == "shape"
+
+
+def test_one_wrong_plan_of_a_file_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for wrong in ("10.1", '"noise_floor"'):
+        text = _bundle_of([served(), served(make_plan(m=8))]).replace(wrong, '"many"', 1)
+        (tmp_path / "plans.json").write_text(text)
+        book = PlanBook.open(tmp_path / "plans.json")
+        assert sorted([bool(ask(book, m=8)), bool(ask(book))]) == [False, True]
+    assert all("this plan is not used" in record.message for record in caplog.records)
+    assert caplog.records
+
+
+def _bundle_of(winners: list[Winner]) -> str:
+    from mktune.store import bundle_text
+
+    return bundle_text(winners)
 
 
 def _bundle() -> str:
@@ -272,9 +399,9 @@ def test_without_bundled_plans_the_message_says_so(tmp_path: Path, monkeypatch: 
 
 
 def test_plans_that_ship_are_for_these_kernels() -> None:
-    reading = sources.read_bundled()
-    assert [record for record in reading.winners if record.measurement.policy.simulated] == []
-    for winner in reading.winners:
+    shipped = sources.bundled_winners()
+    assert [record for record in shipped if record.measurement.policy.simulated] == []
+    for winner in shipped:
         assert winner.validated
         own = kernels_fingerprint(winner.plan.workload, winner.plan.op_names)
         assert winner.fingerprint.kernels == own, "tune again, or do not ship this plan"

@@ -110,6 +110,9 @@ _LINE = TEXT.splitlines().index('      "kept_baseline": false,') + 1
         (TEXT.replace("false", "1e999"), rf"p.json:{_LINE}:24: 1e999 is too large"),
         (TEXT.replace('"kept', '"ratio": 1.0, "kept'), r"p.json:\d+:\d+: the key 'ratio' stands twice"),
         (b'{"kind":\n"\xff"}', "p.json:2:2: not UTF-8"),
+        ('{"a": NaN2}}} """', "p.json:1:7: NaN is not"),
+        ('{"a": {"\\x": 1}, "b": NaN', "p.json:1:9: not JSON"),
+        ("[1e999, 1e9x]", "p.json:1:2: 1e999 is too large"),
         ("[" * 100_000, "nested too deeply"),
         ("9" * 10_000, "p.json: "),
         ("{}", "not a bundle"),
@@ -315,7 +318,7 @@ def test_strict_json_reads_or_refuses_any_text(text: str) -> None:
 
 def test_a_file_without_an_end_is_refused_soon() -> None:
     start = time.monotonic()
-    with pytest.raises(InputError, match="larger than 64 MiB"):
+    with pytest.raises(InputError, match="larger than 256 MiB"):
         read_bundle(Path("/dev/zero"))
     with pytest.raises(InputError, match="is empty"):
         read_bundle(Path("/dev/null"))

@@ -94,8 +94,14 @@ def test_arithmetic_with_numbers_and_thread_indices_keeps_the_proof() -> None:
 def test_an_address_that_came_from_memory_is_not_proven() -> None:
     table = ["LDG.E.64 R4, desc[UR4][R2.64]", "LDG.E R6, desc[UR4][R4.64]"]
     assert early(LOAD_WEIGHTS, *table) == (2, 1)
+
+
+def test_what_a_proven_load_brings_may_index_a_constant_table() -> None:
     index = ["LDG.E R4, desc[UR4][R2.64]", "IMAD.WIDE.U32 R2, R4, 0x10, R2", "LDG.E R6, desc[UR4][R2.64]"]
-    assert early(LOAD_WEIGHTS, *index) == (2, 1)
+    assert early(LOAD_WEIGHTS, *index) == (2, 0)
+    assert early(LOAD_ACTIVATIONS, *index) == (2, 2)
+    assert early(LOAD_ACTIVATIONS, index[0], LOAD_WEIGHTS, *index[1:]) == (2, 2)
+    assert early(LOAD_WEIGHTS, index[0], LOAD_ACTIVATIONS, *index[1:]) == (2, 1)
 
 
 def test_an_address_is_only_as_good_as_the_worst_path_to_it() -> None:

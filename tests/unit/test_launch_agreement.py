@@ -137,11 +137,39 @@ def test_prefetched_pages_are_read_early_only_where_the_plan_says_so():
         assert {arg.constant for arg in pages} == {gdc == "prefetch"}
 
 
-def test_the_gate_without_splits_needs_no_scratch_memory():
-    (launch,) = launched(
-        "head_gate", OpPlan.of("wgmma", {**dict(OPS["head_gate"].defaults), "block_m": 16, "split_k": 1})
-    )
-    assert [arg.buffer for arg in launch.args if isinstance(arg, BufferArg)] == ["g", "g", "g"]
+def test_the_gate_needs_scratch_memory_only_for_splits_that_go_through_memory():
+    config = {**dict(OPS["head_gate"].defaults), "block_m": 16}
+    buffers = {}
+    for finalizer, split_k in (("last_arriver", 1), ("last_arriver", 4), ("cluster", 4)):
+        plan = OpPlan.of("wgmma", {**config, "finalizer": finalizer, "split_k": split_k})
+        (launch,) = launched("head_gate", plan)
+        buffers[finalizer, split_k] = [arg.buffer for arg in launch.args if isinstance(arg, BufferArg)]
+        assert launch.cluster == (split_k if finalizer == "cluster" else 1)
+        assert launch.grid[0] % launch.cluster == 0
+    assert buffers["last_arriver", 1] == ["g", "g", "g"]
+    assert buffers["last_arriver", 4] == ["partials", "tile_counters", "g"]
+    assert buffers["cluster", 4] == ["g"]
+
+
+@pytest.mark.parametrize(("title", "block_n", "split_k", "ctas"), [
+    ("indexer_k", 64, 8, 16), ("indexer_k", 128, 12, 12), ("indexer_q", 64, 1, 2), ("indexer_q", 128, 4, 4),
+])  # fmt: skip
+def test_a_cluster_has_every_tile_and_split_of_a_head(title, block_n, split_k, ctas):
+    changed = {"block_n": block_n, "split_k": split_k, "stages": 4, "finalizer": "cluster"}
+    plan = OpPlan.of("wgmma", {**dict(OPS[title].default("sm_90a").config), **changed})
+    assert OPS[title].violations(plan, placed(OPS[title], plan), SHAPES[1], H200) == []
+    (launch,) = launched(title, plan)
+    heads = OPS[title].problem.n // 128
+    assert launch.cluster == ctas
+    assert launch.grid == (ctas, heads, 1)
+
+
+def test_a_cluster_has_at_least_two_ctas_and_at_most_sixteen():
+    for title, block_n, split_k in (("indexer_k", 64, 12), ("indexer_q", 128, 1), ("head_gate", 64, 1)):
+        changed = {"block_n": block_n, "split_k": split_k, "stages": 2, "finalizer": "cluster"}
+        plan = OpPlan.of("wgmma", {**dict(OPS[title].default("sm_90a").config), **changed})
+        found = OPS[title].violations(plan, placed(OPS[title], plan), SHAPES[1], H200)
+        assert [violation.rule for violation in found] == ["cluster"]
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -1,6 +1,8 @@
 """The CUDA bench behind a worker that answers from a table: outcomes, promotion in fresh processes, refutations."""
 
 import random
+import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,8 @@ from mktune.graph.workload import workload
 from mktune.measure import cuda_bench
 from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
+from mktune.measure.deadline import FACTOR, Deadlines
+from mktune.measure.session import TRIES
 from mktune.plan import OpPlan, Plan
 from mktune.records import winner_from_dict, winner_to_dict
 from mktune.shape import Shape
@@ -30,13 +34,22 @@ class FakeWorker:
     def __init__(self):
         self.spans, self.faults = {}, {}
         self.asked, self.opened, self.restarts, self.closed = [], [], 0, False
+        self.deadlines, self.open_faults, self.took = [], [], 0.0
         self._draw = random.Random(1)
+
+    @property
+    def starts(self):
+        return self.restarts + 1
 
     def ask(self, request, seconds):
         plan = Plan.from_json(request["plan"]).plan_id if "plan" in request else ""
         if request["do"] == "open":
+            if self.open_faults:
+                raise self.open_faults.pop(0)
             self.opened.append(tuple(request["ops"]))
-            return {}
+            return {"made": self.opened[-2:-1] != self.opened[-1:]}
+        self.deadlines.append(seconds)
+        time.sleep(self.took)
         self.asked.append((request["do"], plan, self.restarts))
         if fault := self.faults.get((request["do"], plan)):
             raise fault
@@ -65,6 +78,9 @@ class FakeWorker:
 
     def _rounds(self, plan, request):
         plans = {name: Plan.from_json(text).plan_id for name, text in request["plans"].items()}
+        for plan_id in plans.values():
+            if fault := self.faults.get(("rounds", plan_id)):
+                raise fault.pop(0) if isinstance(fault, list) else fault
         samples = {name: self._sample(plan, 2 * request["rounds"]) for name, plan in plans.items()}
         return {"samples": samples, "device_state": {"sm_mhz_before": 1980.0, "sm_mhz_after": 1980.0}}
 
@@ -121,7 +137,8 @@ def test_a_measured_plan_comes_back_with_samples_state_and_phases(bench):
     assert outcome.measurement.span_us == pytest.approx(30, rel=0.01)
     assert len(outcome.measurement.samples_us) == 24
     assert outcome.measurement.device_state == (("sm_mhz_before", 1980.0),)
-    assert {"compile", "measure", "total"} == dict(outcome.seconds).keys()
+    assert {"compile", "queue", "start", "measure", "total"} == dict(outcome.seconds).keys()
+    assert all(seconds >= 0 for _, seconds in outcome.seconds)
 
 
 @pytest.mark.parametrize("status", ["hang", "crash", "illegal_access", "wrong_result", "launch_error"])
@@ -262,3 +279,83 @@ def test_a_part_of_the_problem_is_measured_by_the_same_process(bench):
     part.alone(("A0",)).close()
     bench.close()
     assert bench._worker.closed
+
+
+def test_a_trial_has_the_time_that_such_trials_took_and_never_more_than_the_cap(bench):
+    bench.deadlines = Deadlines(30.0, least=0.01)
+    allowed = TRIES * bench.budget.seconds
+    bench._worker.took = 0.25  # of which it says 0.2 were measuring
+    for _ in range(3):
+        bench.measure(BUILTINS["serial"], None)
+    first, second, third = bench._worker.deadlines
+    assert first == second == 30.0  # nobody knows yet what the first of a process, and those after it, should take
+    assert FACTOR * 0.05 <= third - allowed < FACTOR * 0.25
+    bench.restart()
+    bench.measure(BUILTINS["serial"], None)
+    again = bench._worker.deadlines[-1]
+    assert FACTOR * 0.05 <= again - allowed < FACTOR * 0.25  # as the first of the process before took
+    bench.verify(BUILTINS["serial"])
+    assert bench._worker.deadlines[-1] < allowed  # nothing is measured
+    bench._worker.took = 0.0
+    bench.deadlines = Deadlines(0.5)
+    assert bench.deadlines.seconds(first=True, measuring=4.0) == 0.5
+    bench.deadlines.ended(0.001, first=True)
+    assert bench.deadlines.seconds(first=True, measuring=4.0) == 0.5
+
+
+def test_a_hang_leaves_what_others_may_take_as_it_is(bench):
+    bench.measure(BUILTINS["serial"], None)
+    bench.measure(BUILTINS["serial"], None)
+    before = bench.deadlines.seconds(first=False)
+    bench._worker.faults["trial", BUILTINS["serial+pdl"].plan_id] = CandidateError("hang", "no answer")
+    assert bench.measure(BUILTINS["serial+pdl"], None).status == Status.HANG
+    assert bench.deadlines.seconds(first=False) == before < 30.0
+
+
+@pytest.mark.parametrize("status", ["illegal_access", "crash", "hang", "out_of_memory"])
+def test_what_a_candidate_left_behind_is_not_charged_to_the_next(bench, status):
+    bench._worker.open_faults = [CandidateError(status, "left by the one before")]
+    outcome = bench.measure(BUILTINS["serial"], None)
+    assert outcome.status == Status.OK
+    assert [process for do, _, process in bench._worker.asked if do == "trial"] == [1]  # in the next process
+    bench._worker.open_faults = [CandidateError(status, "no memory")] * 2
+    with pytest.raises(SetupError, match=f"the GPU cannot be used for this problem: {status}: no memory"):
+        bench.measure(BUILTINS["serial"], None)
+
+
+def test_a_plan_that_fails_only_beside_others_is_left_out_of_the_rounds(bench):
+    fast, bad = tuned(8), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, bad.plan_id: 5.0}
+    bench._worker.faults["rounds", bad.plan_id] = CandidateError("illegal_access", "cuCtxSynchronize: illegal address")
+    row = bench.promote([fast, bad], BUILTINS)
+    assert row.plan == fast
+    assert dict(row.extra)[f"left out {bad.short_id}"] == "illegal_access: cuCtxSynchronize: illegal address"
+    assert f"span of {bad.short_id}" not in dict(row.extra)
+
+
+def test_rounds_that_fail_once_are_taken_again_and_nobody_is_left_out(bench):
+    fast = tuned(8)
+    bench._worker.spans = {fast.plan_id: 10.0}
+    bench._worker.faults["rounds", fast.plan_id] = [CandidateError("noisy", "the clock moved")]
+    row = bench.promote([fast], BUILTINS)
+    assert row.plan == fast
+    assert not any(name.startswith("left out") for name, _ in row.extra)
+    bench._worker.faults["rounds", fast.plan_id] = [CandidateError("noisy", f"moved {i}") for i in range(2)]
+    with pytest.raises(CandidateError, match="moved 1"):  # no plan is to blame
+        bench.promote([fast], BUILTINS)
+
+
+def test_the_evidence_names_the_ratio_to_every_built_in_plan_and_the_pairs(bench):
+    fast = tuned(8)
+    bench._worker.spans = {fast.plan_id: 10.0, BUILTINS["serial"].plan_id: 20.0, BUILTINS["serial+pdl"].plan_id: 16.0}
+    row = bench.promote([fast], BUILTINS)
+    shown = dict(row.extra)
+    assert shown["pairs"] == str(PROCESSES * ROUNDS * 2)
+    assert set(dict(row.builtins)) == set(BUILTINS)
+    for name, span in (("serial", 20.0), ("serial+pdl", 16.0)):
+        ratio, low, high = map(float, re.findall(r"[0-9.]+", shown[f"over {name}"]))
+        assert low <= ratio <= high
+        assert ratio == pytest.approx(10.0 / span, rel=0.01)
+    assert shown["over baseline"] == shown[f"over {row.baseline}"]
+    assert 0 < row.noise_floor < 0.01
+    assert row.ratio_low <= row.ratio <= row.ratio_high

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mktune.backends.models import KNOWN  # noqa: E402
-from mktune.errors import InputError  # noqa: E402
+from mktune.errors import CandidateError, InputError  # noqa: E402
 from mktune.graph.workload import workload  # noqa: E402
 from mktune.measure import host as module  # noqa: E402
 from mktune.measure.host import CudaHost  # noqa: E402
@@ -27,7 +27,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> CudaHost:
     monkeypatch.setattr(module, "layers_for", lambda graph, shape, device: LAYERS[tuple(graph.calls)])
     made = CudaHost.__new__(CudaHost)
     made._device, made._workload, made._shape = KNOWN["h200"], workload("glm52_attention_prefix"), Shape(1, 4, 64)
-    made._seed, made._place, made._held = 5, "cpu", None
+    made._seed, made._place, made._held, made._spoilt = 5, "cpu", None, False
     made._timer = SimpleNamespace(layers=0)  # type: ignore[assignment]
     return made
 
@@ -77,3 +77,46 @@ def test_a_problem_that_does_not_fit_leaves_none_and_the_next_is_opened(
     with pytest.raises(InputError, match="unknown op"):
         host._do_open(["Z9"])
     assert list(host._opened.graph.calls) == ["A0"]
+
+
+def asked(host: CudaHost, monkeypatch: pytest.MonkeyPatch, raises: Exception | None, fault: Exception | None) -> None:
+    """One request, which ends with `raises`; its kernels' fault shows when the device is waited for."""
+
+    def verify(plan: str) -> dict[str, Any]:
+        if raises:
+            raise raises
+        return {}
+
+    def synchronize() -> None:
+        if fault:
+            raise fault
+
+    monkeypatch.setattr(host, "_do_verify", verify)
+    monkeypatch.setattr(module, "synchronize", synchronize)
+    host.handle({"do": "verify", "plan": ""})
+
+
+@pytest.mark.parametrize("raises", [None, RuntimeError("CUDA error"), CandidateError("wrong_result", "h_q")])
+def test_a_fault_that_shows_late_is_charged_to_the_plan_that_ran(
+    host: CudaHost, monkeypatch: pytest.MonkeyPatch, raises: Exception | None
+) -> None:
+    with pytest.raises(CandidateError) as caught:
+        asked(host, monkeypatch, raises, CandidateError("illegal_access", "cuCtxSynchronize: illegal address"))
+    assert caught.value.status == "illegal_access"  # whatever was noticed first: the process must end
+
+
+def test_what_a_wrong_plan_may_have_written_over_is_made_anew(host: CudaHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host._do_open(["A0"]) == {"made": True}
+    first = {name: tensor.clone() for name, tensor in host._opened.memory.args.items()}
+    asked(host, monkeypatch, None, None)
+    assert host._do_open(["A0"]) == {"made": False}
+    with pytest.raises(CandidateError):
+        asked(host, monkeypatch, CandidateError("noisy", "the clock moved"), None)
+    assert host._do_open(["A0"]) == {"made": False}
+    for tensor in host._opened.memory.args.values():
+        tensor.zero_()
+    with pytest.raises(CandidateError):
+        asked(host, monkeypatch, CandidateError("wrong_result", "h_q"), None)
+    assert host._do_open(["A0"]) == {"made": True}
+    assert all(torch.equal(tensor, first[name]) for name, tensor in host._opened.memory.args.items())
+    assert host._do_open(["A0"]) == {"made": False}

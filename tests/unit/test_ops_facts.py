@@ -47,9 +47,10 @@ def test_only_weights_stand_before_the_wait_of_a_gemm(title):
 
 def test_norms_read_their_constants_in_the_prologue():
     assert before_wait(facts("add_rmsnorm_quant", "prologue")[""]) == {"norm_w"}
-    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w"}
-    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", "positions", "slots"}
-    assert before_wait(facts("indexer_q", "prologue")["f"]) == {"positions"}
+    places = {"cos", "sin", "positions", "slots"}
+    assert before_wait(facts("qkv_a", "prologue")["f"]) == {"q_norm_w", "kv_norm_w", *places}
+    assert before_wait(facts("indexer_k", "prologue")["f"]) == {"k_ln_w", "k_ln_b", *places}
+    assert before_wait(facts("indexer_q", "prologue")["f"]) == places - {"slots"}
 
 
 def test_only_prefetch_reads_pages_before_the_wait():
@@ -88,8 +89,15 @@ def test_a_last_arriver_reads_and_writes_its_own_workspaces(title, config, scrat
 
 @pytest.mark.parametrize(("split_k", "scratch"), [(1, set()), (16, {"partials", "tile_counters"})])
 def test_a_gemm_without_finalizer_adds_its_own_splits(split_k, scratch):
-    (kernel,) = facts("head_gate", split_k=split_k).values()
+    (kernel,) = facts("head_gate", split_k=split_k, finalizer="last_arriver").values()
     assert touched(kernel, writes=True) == scratch | {"g"}
+
+
+@pytest.mark.parametrize(("title", "kernel"), [("head_gate", ""), ("indexer_k", "p"), ("indexer_q", "p")])
+def test_a_cluster_needs_no_scratch_memory(title, kernel):
+    found = facts(title, split_k=4, finalizer="cluster")
+    assert list(found) == [kernel]
+    assert touched(found[kernel], writes=True) == set(OPS[title].outputs)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from command_line import run
 from stored_values import WORKLOAD, make_study, make_trial, make_winner
 
-from mktune.errors import InputError, MktuneError, StoreError
+from mktune.errors import InputError, MktuneError, NothingFoundError, StoreError
 from mktune.runtime import PlanBook
 from mktune.store import Store, filesystem
 
@@ -182,6 +182,19 @@ def test_a_database_of_another_program_is_not_a_store_for_reading(tmp_path: Path
     connection.close()
     with pytest.raises(StoreError, match="not a store of mktune"):
         Store.open(tmp_path / "x.db", write=False)
+
+
+@pytest.mark.parametrize("tables", ["", "CREATE TABLE x (y); DROP TABLE x"])
+def test_a_store_without_tables_yet_holds_nothing(tmp_path: Path, tables: str) -> None:
+    connection = sqlite3.connect(tmp_path / "x.db")
+    connection.executescript(tables)
+    connection.close()
+    (tmp_path / "x.db").touch()
+    with pytest.raises(NothingFoundError, match="nothing is stored yet") as caught:
+        Store.open(tmp_path / "x.db", write=False)
+    _message(caught)
+    with Store.open(tmp_path / "x.db") as store:
+        assert store.studies() == []
 
 
 def test_a_newer_schema_is_refused_with_both_versions_and_not_written(tmp_path: Path) -> None:
@@ -385,7 +398,15 @@ def test_tables_of_an_unknown_version_are_left_alone(tmp_path: Path, statement: 
 
 
 @pytest.mark.parametrize(
-    "damage", ["plan = '{'", "status = 'nonsense'", "seconds = 'x'", "seconds = '[1, 2]'", "plan = ''"]
+    "damage",
+    [
+        "plan = '{'",
+        "status = 'nonsense'",
+        "seconds = 'x'",
+        "seconds = '[1, 2]'",
+        "plan = ''",
+        "seconds = '[false, {}]'",
+    ],
 )
 def test_a_damaged_trial_is_the_fault_of_the_store(tmp_path: Path, damage: str) -> None:
     path = _filled(tmp_path / "x.db")
@@ -401,6 +422,30 @@ def test_a_damaged_trial_is_the_fault_of_the_store(tmp_path: Path, damage: str) 
         if damage.startswith("plan"):
             with pytest.raises(StoreError, match="damaged plan"):
                 store.leaderboard()
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("studies", "kv = 'many'"),
+        ("studies", "ops = x'ff'"),
+        ("measurements", "span_us = 'fast'"),
+        ("plans", "requests = ''"),
+        ("plans", "tokens_per_request = 1.5"),
+        ("devices", "name = x'07'"),
+    ],
+)
+def test_a_value_of_another_kind_is_the_fault_of_the_store(tmp_path: Path, table: str, change: str) -> None:
+    path = _filled(tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE mktune_{table} SET {change}")
+    connection.commit()
+    connection.close()
+    with Store.open(path, write=False) as store, pytest.raises(StoreError, match="damaged row") as caught:
+        _ = store.leaderboard(), store.winners()
+    _message(caught)
+    with sqlite3.connect(path) as writer:  # although the error is at hand, nothing of it holds a lock
+        writer.execute("DELETE FROM mktune_plans")
 
 
 def test_a_seed_that_no_column_holds_is_an_input_error(tmp_path: Path) -> None:

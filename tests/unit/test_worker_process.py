@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,14 @@ from mktune.trial import Status
 class FakeHost:
     """Does what a request says, as a candidate's kernels might."""
 
-    def __init__(self, greeting: str = "hello", fail: str = "") -> None:
+    def __init__(self, greeting: str = "hello", fail: str = "", dies: str = "", tries: str = "") -> None:
         if fail:
             raise SetupError(fail)
+        if tries:
+            with open(tries, "a") as file:
+                file.write("once ")
+        if dies and not (dies == "once" and Path(tries).read_text().count("once") > 1):
+            os._exit(9)
         self._greeting = greeting
         self._handled = 0
 
@@ -127,6 +133,45 @@ def test_a_host_that_cannot_be_made_says_why():
         with pytest.raises(SetupError, match="driver too old"):
             worker.ask({"do": "greet"}, 20)
     worker.close()
+
+
+def test_a_process_that_dies_before_it_is_asked_is_no_candidates_fault(tmp_path):
+    tries = str(tmp_path / "tries")
+    worker = Worker(HOST, {"dies": "always", "tries": tries})
+    with pytest.raises(SetupError, match="the worker process does not start: crash: the worker died: exit code 9"):
+        worker.ask({"do": "greet"}, 20)
+    assert worker.starts == 2
+    worker.close()
+    worker = Worker(HOST, {"dies": "once", "tries": str(tmp_path / "more")})
+    assert worker.ask({"do": "greet"}, 20)["handled"] == 1
+    assert worker.starts == 2
+    worker.close()
+
+
+def test_a_process_that_does_not_start_in_time_is_the_machines_fault():
+    worker = Worker(f"{__name__}:SlowHost", {}, start_seconds=0.2)
+    begin = time.monotonic()
+    with pytest.raises(SetupError, match=r"it did not start within 0\.2 s"):
+        worker.ask({"do": "greet"}, 20)
+    assert time.monotonic() - begin < 20
+    worker.close()
+
+
+def test_a_process_that_a_kill_does_not_end_stops_the_search(worker, monkeypatch):
+    worker.ask({"do": "greet"}, 20)
+    process = worker._running._process
+    with monkeypatch.context() as patched:
+        patched.setattr("mktune.measure.worker._JOIN_SECONDS", 0.05)
+        patched.setattr(process, "kill", lambda: None)  # as where the driver holds it
+        with pytest.raises(SetupError, match=f"process {process.pid} does not end although it was killed"):
+            worker.ask({"do": "hang"}, 0.05)
+    process.kill()
+    process.wait(20)
+
+
+class SlowHost(FakeHost):
+    def __init__(self):
+        time.sleep(60)
 
 
 def test_a_spare_process_takes_over_with_what_it_has_imported():

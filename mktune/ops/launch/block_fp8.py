@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mktune.graph.tensors import round_up
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
@@ -38,6 +38,15 @@ class BlockFp8Kernels:
     def whole(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
         """The kernel `template`, which finishes what it sums; `rest` are its parameters behind the operands."""
         return self._launch(plan, kernel, shape, template, (), rest)
+
+    def cluster(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
+        """The kernel `template`, whose CTAs of a head are one cluster; `rest` are its parameters but the operands."""
+        config, op = GemmConfig.of(plan), self.op()
+        launch = self._launch(plan, kernel, shape, template, (), rest)
+        row_blocks, column_blocks, _ = launch.grid
+        ctas = op.cluster(config)
+        heads = column_blocks * config.split_k // ctas
+        return replace(launch, grid=(ctas, heads, row_blocks), cluster=ctas)
 
     def sums(self, plan: OpPlan) -> str:
         """The workspace that a producer hands to a finalizer kernel."""

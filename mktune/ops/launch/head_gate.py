@@ -15,22 +15,22 @@ from mktune.shape import Shape
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """The one kernel of C0. `plan` and `kernels` passed the op's own check."""
     config, problem, (kernel,) = GemmConfig.of(plan), HeadGate.problem, kernels
+    clustered = config.finalizer == "cluster"
     # Without splits there are neither partial sums nor counters: not read.
-    partials, counters = ("partials", "tile_counters") if config.split_k > 1 else ("g", "g")
+    workspaces = ("partials", "tile_counters") if config.split_k > 1 else ("g", "g")
     args: tuple[Arg, ...] = (
-        rows_map("W_g", problem.n, problem.k, config.block_n, constant=True),
+        rows_map("W_g", problem.n, problem.k, problem.n, constant=True),
         rows_map("h", shape.m, problem.k, config.block_m, constant=False),
-        BufferArg(partials),
-        BufferArg(counters),
-        BufferArg("g"),
+        *(BufferArg(port) for port in (("g",) if clustered else (*workspaces, "g"))),
         ScalarArg(shape.m),
         l2_steps(config, kernel.l2_prefetch_bytes),
     )
     tile = (config.block_m, config.block_n, config.split_k, config.stages, config.warps)
     parameters = (MMA[plan.impl], *tile, *placement(kernel, prefetches=True))
-    spec = instance("standalone/head_gate.cu", "head_gate", parameters, args)
-    grid = (*config.tiles(problem, shape), config.split_k)
-    return (Launch(spec, grid, config.threads, smem_bytes(plan), args),)
+    spec = instance("standalone/head_gate.cu", "head_gate_cluster" if clustered else "head_gate", parameters, args)
+    row_blocks, _ = config.tiles(problem, shape)
+    grid = (config.split_k, row_blocks, 1) if clustered else (row_blocks, 1, config.split_k)
+    return (Launch(spec, grid, config.threads, smem_bytes(plan), args, cluster=HeadGate().cluster(config)),)
 
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:

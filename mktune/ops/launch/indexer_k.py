@@ -16,13 +16,16 @@ dynamic_smem = _KERNELS.dynamic_smem
 
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
-    """B1p and B1f, or B1p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
-    if GemmConfig.of(plan).finalizer == "last_arriver":
+    """B1p and B1f, or B1p alone: all three finalizers. `plan` and `kernels` passed the op's own check."""
+    finalizer = GemmConfig.of(plan).finalizer
+    if finalizer == "cluster":
+        return (_KERNELS.cluster(plan, kernels[0], shape, "indexer_k_cluster", _finish_args()),)
+    if finalizer == "last_arriver":
         rest = (*_KERNELS.head_workspaces(plan, unused="index_k_cache"), *_finish_args())
         return (_KERNELS.whole(plan, kernels[0], shape, "indexer_k_last_arriver", rest),)
     producer = _KERNELS.producer(plan, kernels[0], shape, _KERNELS.sums(plan))
-    finalizer = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_k_finalizer", _finish_args())
-    return producer, finalizer
+    finish = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_k_finalizer", _finish_args())
+    return producer, finish
 
 
 def _finish_args() -> tuple[Arg, ...]:

@@ -40,6 +40,6 @@ def _workspaces(config: GemmConfig) -> tuple[Arg, ...]:
 
 
 def _finish_args() -> tuple[Arg, ...]:
-    constants = tuple(BufferArg(port, constant=True) for port in ("q_norm_w", "kv_norm_w", "cos", "sin"))
-    rest = ("positions", "slots", "q_lora_q", "q_lora_s", "mla_cache")
-    return (*constants, *(BufferArg(port) for port in rest))
+    constants = ("q_norm_w", "kv_norm_w", "cos", "sin", *QkvA.places)
+    results = ("q_lora_q", "q_lora_s", "mla_cache")
+    return (*(BufferArg(port, constant=True) for port in constants), *(BufferArg(port) for port in results))
