@@ -51,10 +51,13 @@ struct WarpgroupMma<Mma::kWgmma, kTokens> {
     wgmma_hold(product);
     wgmma_fence();
   }
+  // Of the group's four steps of 32 values, kSteps from kFirst on.
+  template <int kFirst = 0, int kSteps = 4>
   static MKTUNE_DEVICE void begin(Product& product, u32 weights, u32 activations) {
     const u64 a = wgmma_descriptor(weights), b = wgmma_descriptor(activations);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma_k32<kTokens>(product, a + 2 * k, b + 2 * k, k != 0);  // + 32 bytes, in units of 16
+    for (int k = kFirst; k < kFirst + kSteps; ++k)  // + 32 bytes, in units of 16
+      wgmma_k32<kTokens>(product, a + 2 * k, b + 2 * k, k != kFirst);
     wgmma_commit();
   }
   // `kYounger` products that were begun later may stay under way. Then the tiles of this one may be overwritten.

@@ -17,8 +17,9 @@
 
 namespace mktune {
 
-// kGroups: K groups of a tile at most.
-template <Mma kMma, int kBlockM_, int kBlockN_, int kStages, int kWarps, int kGroups>
+// kGroups: K groups of a tile at most. kSumParts: parts of a K group that wgmma sums by itself, since it keeps few bits
+// of a sum: more are more exact, as far as registers allow.
+template <Mma kMma, int kBlockM_, int kBlockN_, int kStages, int kWarps, int kGroups, int kSumParts = 1>
 struct BlockFp8Gemm {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
   static constexpr int kThreads = kWarps * 32;  // of consume
@@ -37,7 +38,8 @@ struct BlockFp8Gemm {
   static constexpr int kStep = kSplitsGroups ? 2 : 1;  // from one K group of a warpgroup to its next
   // K groups that a warpgroup has under way at once: what 64 registers hold. A stage is released only when its group is
   // promoted, so a warpgroup must never need more stages than its share.
-  static constexpr int kRegisters = kHalves * kBlockM / 2;
+  static constexpr int kParts = Multiply::kAsync && kSumParts * kHalves * kBlockM / 2 <= 64 ? kSumParts : 1;
+  static constexpr int kRegisters = kParts * kHalves * kBlockM / 2;
   static constexpr int kFits = !Multiply::kAsync ? 1 : kRegisters <= 16 ? 4 : kRegisters <= 32 ? 2 : 1;
   static constexpr int kDepth = kFits * kStep <= kStages ? kFits : kFits > 1 && 2 * kStep <= kStages ? 2 : 1;
   using Accumulator = float[kHalves][kTokenGroups][4];
@@ -159,17 +161,19 @@ struct BlockFp8Gemm {
                                      Accumulator& sum, int warpgroup, int thread) {
     const u32 first_row = (kSplitsGroups ? 0 : warpgroup * kHalves) * 64 * kGroupBytes;
     if constexpr (Multiply::kAsync) {
-      typename Multiply::Product product[kCount][kHalves];
+      typename Multiply::Product product[kCount][kHalves][kParts];
 #pragma unroll
       for (int c = 0; c < kCount; ++c)
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h) Multiply::fence(product[c][h]);
+        for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+          for (int p = 0; p < kParts; ++p) Multiply::fence(product[c][h][p]);
 #pragma unroll
       for (int c = 0; c < kCount; ++c) {
         const int stage = wait_full(ring, {at.item + c * kStep, 0});
 #pragma unroll
         for (int h = 0; h < kHalves; ++h)
-          Multiply::begin(product[c][h], ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage));
+          begin_parts(product[c][h], ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage));
       }
       finish<kCount, 0>(ring, at, weight_scales, group, sum, product, thread);
     } else {
@@ -185,20 +189,28 @@ struct BlockFp8Gemm {
     }
   }
 
+  template <int kPart = 0>
+  static MKTUNE_DEVICE void begin_parts(typename Multiply::Product (&product)[kParts], u32 weights, u32 activations) {
+    Multiply::template begin<kPart * 4 / kParts, 4 / kParts>(product[kPart], weights, activations);
+    if constexpr (kPart + 1 < kParts) begin_parts<kPart + 1>(product, weights, activations);
+  }
+
   // Ends and promotes product kThis and those behind it, in the order begun.
   template <int kCount, int kThis>
   static MKTUNE_DEVICE void finish(Ring ring, RingCursor at, const WeightScales& weight_scales, int group,
-                                   Accumulator& sum, typename Multiply::Product (&product)[kCount][kHalves],
+                                   Accumulator& sum, typename Multiply::Product (&product)[kCount][kHalves][kParts],
                                    int thread) {
     const RingCursor here{at.item + kThis * kStep, 0};
     const float weight_scale = weight_scales.of(group + kThis * kStep);
-    Multiply::template end<(kCount - 1 - kThis) * kHalves>(product[kThis][0]);
-    if constexpr (kHalves == 2) Multiply::template end<(kCount - 1 - kThis) * kHalves>(product[kThis][1]);
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
 #pragma unroll
-      for (int j = 0; j < kTokenGroups; ++j)
-        promote(sum[h][j], product[kThis][h][j], ring.scales(group + kThis * kStep), weight_scale, j, thread);
+      for (int p = 0; p < kParts; ++p) {
+        Multiply::template end<(kCount - 1 - kThis) * kHalves * kParts>(product[kThis][h][p]);
+#pragma unroll
+        for (int j = 0; j < kTokenGroups; ++j)
+          promote(sum[h][j], product[kThis][h][p][j], ring.scales(group + kThis * kStep), weight_scale, j, thread);
+      }
     release(ring, here, thread);
     if constexpr (kThis + 1 < kCount) finish<kCount, kThis + 1>(ring, at, weight_scales, group, sum, product, thread);
   }

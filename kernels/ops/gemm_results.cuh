@@ -10,6 +10,7 @@ namespace mktune {
 template <int kN_, int kK_>
 struct GemmProblem {
   static constexpr int kN = kN_, kK = kK_, kGroups = kK / 128;
+  static constexpr int kSumParts = 1;  // see BlockFp8Gemm
 };
 
 struct TileCoordinates {

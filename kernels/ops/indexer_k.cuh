@@ -12,6 +12,9 @@
 namespace mktune {
 
 struct IndexerK : GemmProblem<128, 6144> {
+  // One row of 128 codes is quantised by itself: with whole K groups, wgmma's sums turn more of them at few rows than
+  // the contract allows.
+  static constexpr int kSumParts = 2;
   // A page: 64 keys of 128 e4m3, then their 64 fp32 scales.
   static constexpr int kPageKeys = 64, kKeyBytes = IndexHead::kDim;
   static constexpr int kScalesAt = kPageKeys * kKeyBytes, kPageBytes = kScalesAt + kPageKeys * 4;

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     gemm_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
                   int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK>;
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<Op, Gemm, kSplitK>();
   run_gemm_cta<Op, Gemm, kGdc, kTrigger>(

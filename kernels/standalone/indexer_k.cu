@@ -16,7 +16,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
                            float* partials, Bf16* y, u32* counters, const float* ln_w, const float* ln_b,
                            const float* cos, const float* sin, const i64* positions, const i64* slots,
                            u8* index_k_cache, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK>;
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK, IndexerK::kSumParts>;
   using Finish = IndexerKFinish<Trigger::kExit>;
   static_assert(StagedRows::kPitch * kBlockM <= Gemm::kBytes, "rows are staged in the ring");
   extern __shared__ __align__(1024) u8 shared[];
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
                       const float* ln_w, const float* ln_b, const float* cos, const float* sin, const i64* positions,
                       const i64* slots, u8* index_k_cache, int rows, int l2_groups) {
-  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK>;
+  using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK, IndexerK::kSumParts>;
   using Finish = IndexerKFinish<Trigger::kExit>;
   extern __shared__ __align__(1024) u8 shared[];
   const IndexerKArgs args{ln_w, ln_b, cos, sin, positions, slots, index_k_cache, rows};
