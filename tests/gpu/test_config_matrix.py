@@ -125,14 +125,9 @@ def _each_finalizer(call: str) -> list[Case]:
 
 
 def _capacities(call: str) -> Iterator:
-    """(call, kv), by the process of a capacity.
-
-    NOTE: B1 by wgmma at 7 rows: its coarse sums turn 24 or 25 of 768 codes at these positions, the contract lets 23.
-    """
-    turned = pytest.mark.xfail(reason="wgmma's sums turn 25 of 768 codes of B1 at 7 rows; 23 may", strict=False)
+    """(call, kv), by the process of a capacity."""
     for kv in CAPACITIES:
-        marks = [pytest.mark.xdist_group(f"kv {kv}"), *([turned] if call == "B1" and kv in (4096, 8192) else [])]
-        yield pytest.param(call, kv, marks=marks)
+        yield pytest.param(call, kv, marks=pytest.mark.xdist_group(f"kv {kv}"))
 
 
 def _slices() -> Iterator:
