@@ -35,6 +35,7 @@ from mktune.jit.build import build
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import specs_of
 from mktune.plan import Plan
+from mktune.runtime.result import Hit
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -128,13 +129,13 @@ def load(
 ) -> LoadedPlan:
     """Build a plan over `tensors`, by name: arguments, weights and caches; outputs where the caller has a place.
 
-    device is anything that torch takes for a CUDA device; None is torch's current one. shape is the step's own where
-    the plan serves a range; None is the shape that it was tuned for. Raises InputError that names the tensor that is
+    device is anything that torch takes for a CUDA device; None is torch's current one. shape is the step's own; None is
+    what a hit was asked for, or else what the plan was tuned for. Raises InputError that names the tensor that is
     missing, unknown or does not fit; PlanError where the plan does not fit the shape or this GPU; SetupError without a
     GPU; CandidateError where the driver refuses it.
     """
     plan = hit if isinstance(hit, Plan) else hit.plan
-    shape = shape or plan.shape
+    shape = shape or (hit.shape if isinstance(hit, Hit) else plan.shape)
     index = _index(device)
     try:
         found = find_device(index)

@@ -12,6 +12,7 @@ from stored_values import H200, WORKLOAD, make_plan
 from test_book import ask, plan_of, reason, served
 
 from mktune.device import Device
+from mktune.errors import InputError
 from mktune.graph.builtin import MODES
 from mktune.graph.builtin import make_plan as built_in
 from mktune.graph.workload import workload
@@ -137,3 +138,19 @@ def test_a_range_beyond_what_exists_gives_no_plan_there(field: str) -> None:
     book = PlanBook.of([endless])
     for sizes in ({"m": 2**20, "tokens_per_request": 8}, {"kv": 10**7}):
         assert reason(ask(book, **sizes)) == "shape"
+
+
+def test_a_hit_is_loaded_for_the_shape_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as a machine without a GPU goes: tensors of M = 12 have the right size for a plan tuned at 16."""
+    pytest.importorskip("torch")
+    from mktune.ops.inputs import make_inputs
+    from mktune.runtime import load
+
+    monkeypatch.setattr("mktune.runtime.replay.find_device", lambda index: H200)
+    found = ask(PlanBook.of([tuned(16, kv=64, tokens=4)]), m=12, kv=64)
+    assert isinstance(found, Hit)
+    tensors = make_inputs(PREFIX.subgraph(("A0",)), Shape.from_m(12, 64), device="cpu")
+    needed = [name for name, spec in PREFIX.graph.tensors.items() if spec.kind in ("arg", "weight", "cache")]
+    for loaded, wrong in ((found, "is on cpu"), (found.plan, r"is \[12, .*, not \[16,")):
+        with pytest.raises(InputError, match=wrong):
+            load(loaded, {**tensors, **{name: tensors["x"] for name in needed if name not in tensors}}, 0)
