@@ -1,5 +1,5 @@
-// Reads bytes and does nothing else: how fast a kernel of this many bytes can be at all. Each CTA pulls its share through
-// a ring of stages by bulk copies.
+// Reads bytes and does nothing else: how fast a kernel of this many bytes can be at all. Each CTA pulls its share
+// through a ring of stages by bulk copies.
 #include "common/ptx.cuh"
 
 namespace mktune {
