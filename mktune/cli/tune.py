@@ -51,6 +51,9 @@ Sampler = Annotated[
 Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Run again what failed: of the study, and what hung in others.")
+]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
 ]
@@ -72,6 +75,7 @@ class Settings:
     seed: int
     study: str | None
     resume: bool
+    retry_failed: bool = False
 
 
 def tune(
@@ -89,6 +93,7 @@ def tune(
     store: StoreUrl = None,
     study: StudyName = None,
     resume: Resume = False,
+    retry_failed: RetryFailed = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -104,7 +109,7 @@ def tune(
     sampler = DEFAULT_SAMPLER if sampler is None else sampler
     check_sampler(sampler)
     budget = Budget(trials, seconds) if trials is not None or seconds is not None else Budget()
-    settings = Settings(choose(backend, sim_gpu), budget, sampler, seed, study, resume)
+    settings = Settings(choose(backend, sim_gpu), budget, sampler, seed, study, resume, retry_failed)
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
@@ -133,11 +138,12 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
             return
         study = _study(space, store, settings, len(spaces))
         backend, budget = settings.backend, settings.budget
-        if settings.resume:
+        if settings.resume and not settings.retry_failed:
             _note_full(store, study, budget)
         try:
             with watching(shape_words(space.shape), budget.trials, backend.simulated) as observer:
-                result = search(space, backend, store, study, budget, observer=observer, stop=stop)
+                again = settings.retry_failed
+                result = search(space, backend, store, study, budget, observer=observer, stop=stop, retry_failed=again)
             yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:
             yield Cell(space.shape, study.name, None, str(error))

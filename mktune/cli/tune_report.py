@@ -77,6 +77,8 @@ def _ran(result: TuneResult) -> str:
     parts = [f"{count(len(result.trials), 'trial')} in {result.seconds['total']:.1f} s"]
     parts += [f"{result.resumed} of them from earlier runs"] if result.resumed else []
     parts.append(f"{failed} failed or pruned, {result.invalid} invalid and {result.duplicate} duplicate proposals")
+    if result.avoided:
+        parts.append(f"{count(result.avoided, 'proposal')} left alone that hung or faulted before (--retry-failed)")
     parts += [f"space exhausted: {result.exhausted}"] if result.exhausted else []
     parts += [_stopped(result)] if result.stopped else []
     return "; ".join(parts)

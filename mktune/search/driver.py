@@ -19,11 +19,13 @@ from mktune.search.result import Observer, TuneResult
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
-from mktune.trial import BUILTIN, Winner
+from mktune.trial import BUILTIN, Status, Winner
 
 if TYPE_CHECKING:
     from mktune.store import Store, Study
 
+HARMFUL = (Status.HANG, Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.CRASH)
+"""What ended so cost a process, and would again: other studies of the same GPU and build do not run it."""
 FINALISTS = 4
 """Trials, fastest first, that are measured again beside the built-in plans."""
 
@@ -38,20 +40,26 @@ def tune(
     observer: Observer | None = None,
     stop: Stop | None = None,
     worker: int = 0,
+    retry_failed: bool = False,
 ) -> TuneResult:
     """Search `space` with the study's sampler and seed, going on from the trials that the study has.
 
     Each op alone comes first, where the sampler learns from that, then the built-in plans. Every trial is committed
-    when it ends. Raises NothingFoundError where no built-in plan runs or no trial succeeded, MktuneError where a
-    built-in plan gives wrong results, SetupError and StoreError.
+    when it ends. Several processes may search one study: one of them measures a plan, and the trials of all count.
+
+    retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
+
+    Raises NothingFoundError where no built-in plan runs or no trial succeeded, MktuneError where a built-in plan gives
+    wrong results, SetupError and StoreError.
     """
     calls = tuple(space.graph.calls)
     builtins = builtin_plans(space.workload, calls, space.shape, backend.device.arch)
     sampler = make_sampler(study.sampler, space, study.seed, worker)
     loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
-    loop.resume()
+    failed = loop.resume(retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]
+    given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
     search = _Search(loop, builtins)
     with (
         Proposals(space, sampler, study.sampler, given, limit) as proposals,
@@ -61,6 +69,8 @@ def tune(
             if sampler.wants_ops:
                 OpStage(space, bench, backend.device, loop).run(sampler.know_op)
             loop.remember(bench, proposals)
+            for plan in [] if retry_failed else store.failed_elsewhere(study, HARMFUL):
+                proposals.avoid(plan)
             loop.run(bench, proposals, search.check_builtins)
             search.check_builtins(None)
             proposals.close()  # nothing else runs while the finalists are compared
@@ -113,6 +123,7 @@ class _Search:
             resumed=loop.resumed,
             invalid=proposals.invalid,
             duplicate=proposals.duplicate,
+            avoided=proposals.avoided,
             seconds={**proposals.seconds, **loop.timed.seconds, "total": time.perf_counter() - self.began},
             exhausted=proposals.exhausted,
             stopped=loop.stop.signal.name if loop.stop.signal else "",

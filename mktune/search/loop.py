@@ -17,6 +17,7 @@ from mktune.search.budget import Spending
 from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import Observer, Progress, span_of
 from mktune.search.stopping import Stop
+from mktune.store.trials import PlanTaken, StudyFull
 from mktune.trial import BUILTIN, Outcome, Policy, Status, Trial
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Loop:
 
     part     the op that is measured alone; empty for the study that was asked for
     resumed  how many trials are from earlier runs
+    again    plan id → number of an ended trial that is to be run again
     """
 
     store: Store
@@ -39,12 +41,33 @@ class Loop:
     part: str = ""
     trials: list[Trial] = field(default_factory=list)
     resumed: int = 0
+    again: dict[str, int] = field(default_factory=dict)
     timed: Phases = field(default_factory=Phases)
+    _shared: bool = False
+    _best_us: float | None = None
+    _failed: int = 0
 
-    def resume(self) -> None:
-        """Go on from the stored trials."""
-        self.trials = self.store.trials(self.study)
+    def resume(self, retry_failed: bool = False) -> list[Trial]:
+        """Go on from the stored trials; those that failed, where they are to be run again, apart."""
+        stored = self.store.trials(self.study)
+        failed = [trial for trial in stored if retry_failed and is_failure(trial)]
+        self.again = {trial.plan.plan_id: trial.number for trial in failed}
+        self._take_over([trial for trial in stored if trial.plan.plan_id not in self.again] if failed else stored)
         self.resumed = len(self.trials)
+        return failed
+
+    def _take_over(self, trials: Sequence[Trial]) -> None:
+        self.trials, self._best_us, self._failed = [], None, 0
+        for trial in trials:
+            self._add(trial)
+
+    def _add(self, trial: Trial) -> None:
+        span = span_of(trial)
+        self.trials.append(trial)
+        if span is None:
+            self._failed += 1
+        elif self._best_us is None or span < self._best_us:
+            self._best_us = span
 
     def remember(self, bench: Bench, proposals: Proposals) -> None:
         """Never repeat a stored trial; learn from those whose spans mean the same as this bench's."""
@@ -63,15 +86,38 @@ class Loop:
                 break
             before(proposal)
             bench.prepare([proposal.plan, *proposals.waiting()])
-            trial = self._try(bench, proposal)
+            try:
+                number = self._begin(proposal)
+            except PlanTaken:
+                proposals.skip(proposal)
+                continue
+            except StudyFull:
+                break
+            trial = self._try(bench, proposal, number)
             proposals.tell(proposal, span_of(trial))
             self.observer.trial(trial, self.progress(proposals, trial.source))
+        if self._shared:
+            self._take_over(self.store.trials(self.study))
 
-    def _try(self, bench: Bench, proposal: Proposal) -> Trial:
+    def _begin(self, proposal: Proposal) -> int:
+        """The number of the trial, whose plan is reserved for this process. Raises PlanTaken and StudyFull."""
+        again = self.again.pop(proposal.plan.plan_id, None)
+        limit = self.spending.budget.trials
+        try:
+            with self.timed("store"):
+                number = self.store.begin_trial(
+                    self.study, proposal.plan, proposal.source, key=proposal.key, limit=limit, replaces=again
+                )
+        except (PlanTaken, StudyFull):
+            self._shared = True
+            raise
+        last = self.trials[-1].number if self.trials else -1
+        self._shared |= number > last + 1  # another process has begun one, or left a lost one behind
+        return number
+
+    def _try(self, bench: Bench, proposal: Proposal, number: int) -> Trial:
         """Measure one plan and commit it."""
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self.timed("store"):
-            number = self.store.begin_trial(self.study, proposal.plan, proposal.source)
         began = time.perf_counter()
         with self.timed("measure"), self.stop.interruptible():
             outcome = measured(bench, proposal.plan, None if proposal.source.startswith(BUILTIN) else self.best_us)
@@ -82,12 +128,12 @@ class Loop:
         trial = Trial(number, proposal.plan, outcome, proposal.source, started, spent)
         with self.timed("store"):
             self.store.add_trial(self.study, trial)
-        self.trials.append(trial)
+        self._add(trial)
         return trial
 
     @property
     def best_us(self) -> float | None:
-        return min((span for trial in self.trials if (span := span_of(trial)) is not None), default=None)
+        return self._best_us
 
     def first_reason(self) -> str:
         """Why the first trial that failed did."""
@@ -99,13 +145,18 @@ class Loop:
             phase=phase or ("builtins" if source.startswith(BUILTIN) else "search"),
             trials=len(self.trials),
             of=self.spending.budget.trials,
-            failed=sum(span_of(trial) is None for trial in self.trials),
+            failed=self._failed,
             invalid=proposals.invalid,
             duplicate=proposals.duplicate,
             queued=len(proposals.waiting()),
             best_us=self.best_us,
             part=self.part,
         )
+
+
+def is_failure(trial: Trial) -> bool:
+    """The trial has no span, and not because its plan was clearly slower."""
+    return trial.outcome.status not in (Status.OK, Status.PRUNED)
 
 
 def comparable(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Plan]]:

@@ -36,11 +36,15 @@ FEW, MANY = 40, 1000
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan to measure. `choices` is None for a plan that lies outside the space (a given one may)."""
+    """A plan to measure. `choices` is None for a plan that lies outside the space (a given one may).
+
+    key  equal for plans that run the same kernels in the same graph (`lowered_id`)
+    """
 
     plan: Plan
     source: str
     choices: Choices | None
+    key: str
     seconds: tuple[tuple[str, float], ...] = ()
     given: bool = False
 
@@ -49,6 +53,7 @@ class Proposal:
 class _Counts:
     invalid: int = 0
     duplicate: int = 0
+    avoided: int = 0
 
 
 class Proposals(Closing):
@@ -71,6 +76,7 @@ class Proposals(Closing):
         self._left = limit
         self._given = deque(given)
         self._seen: set[str] = set()
+        self._avoided: set[str] = set()
         self._counts = _Counts()
         self._timed = Phases()
         self._timed.seconds.update(ask=0.0, check=0.0, lower=0.0)
@@ -89,6 +95,11 @@ class Proposals(Closing):
         return self._counts.duplicate
 
     @property
+    def avoided(self) -> int:
+        """Proposals that are left alone because of how their plan ended elsewhere (`avoid`)."""
+        return self._counts.avoided
+
+    @property
     def seconds(self) -> dict[str, float]:
         """ask, check and lower: spent on the thread, beside measuring."""
         return dict(self._timed.seconds)
@@ -105,6 +116,11 @@ class Proposals(Closing):
         choices = self._space.to_choices(plan) if learn else None
         if choices is not None:
             self._sampler.tell(choices, span_us)
+
+    def avoid(self, plan: Plan) -> None:
+        """A plan that is proposed only where it is given. Before the first `take`."""
+        with suppress(PlanError, KeyError):
+            self._avoided.add(self._key(plan))
 
     def take(self, ready: Callable[[Plan], bool] = lambda plan: True) -> Proposal | None:
         """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one."""
@@ -146,11 +162,19 @@ class Proposals(Closing):
         """What came of a proposal (None: it failed)."""
         self._thread.submit(self._tell, proposal, span_us)
 
+    def skip(self, proposal: Proposal) -> None:
+        """A proposal that was taken is not measured: another process of the study has its plan."""
+        if self._left is not None:
+            self._left += 1
+        self._thread.submit(self._skip, proposal)
+
     def _may_ask(self) -> bool:
         if self._left is None:
             return True
+        if self._left <= 0:
+            return False
         self._left -= 1
-        return self._left >= 0
+        return True
 
     def close(self) -> None:
         """End the thread with what it does now; may be called twice."""
@@ -162,19 +186,26 @@ class Proposals(Closing):
         if proposal.choices is not None:
             self._sampler.tell(proposal.choices, span_us)
 
+    def _skip(self, proposal: Proposal) -> None:
+        self._counts.duplicate += 1
+        if proposal.choices is not None:
+            self._sampler.reject(proposal.choices, invalid=False)
+
     def _next(self) -> Proposal | None:
         while self._given:
             source, plan = self._given.popleft()
-            if self._is_new(plan, _Counts()):
-                return Proposal(plan, source, self._space.to_choices(plan), given=True)
+            key = self._new(plan, _Counts(), given=True)
+            if key is not None:
+                return Proposal(plan, source, self._space.to_choices(plan), key, given=True)
         if self._exhausted:
             return None
         for rejected in range(MANY):
             before, invalid = dict(self._timed.seconds), self._counts.invalid
             choices, plan = self._ask(rejected)
-            if self._is_new(plan, self._counts):
+            key = self._new(plan, self._counts)
+            if key is not None:
                 spent = tuple((phase, self._timed.seconds[phase] - before[phase]) for phase in before)
-                return Proposal(plan, self._name if rejected < PATIENCE else "random", choices, spent)
+                return Proposal(plan, self._name if rejected < PATIENCE else "random", choices, key, spent)
             if rejected < PATIENCE:
                 self._sampler.reject(choices, invalid=self._counts.invalid > invalid)
             if rejected >= FEW and self._is_small():
@@ -186,18 +217,22 @@ class Proposals(Closing):
         with self._timed("ask"):
             return self._sampler.ask() if rejected < PATIENCE else at_random(self._space, self._sampler.draw)
 
-    def _is_new(self, plan: Plan, counts: _Counts) -> bool:
+    def _new(self, plan: Plan, counts: _Counts, given: bool = False) -> str | None:
+        """The key of a plan that is valid and new, which it is from now on no more; None for every other."""
         with self._timed("check"):
             violations = check(plan, self._space.device)
         if violations:
             counts.invalid += 1
-            return False
+            return None
         key = self._key(plan)
         if key in self._seen:
             counts.duplicate += 1
-            return False
+            return None
         self._seen.add(key)
-        return True
+        if key in self._avoided and not given:
+            counts.avoided += 1
+            return None
+        return key
 
     def _key(self, plan: Plan) -> str:
         """Equal for plans that run the same kernels in the same graph."""
@@ -213,7 +248,10 @@ class Proposals(Closing):
         if self._leftover is None:
             self._leftover = iter(self._space)
         for choices, plan in self._leftover:
-            if self._is_new(plan, _Counts()):
-                return Proposal(plan, "enumeration", choices)
+            counts = _Counts()
+            key = self._new(plan, counts)
+            self._counts.avoided += counts.avoided
+            if key is not None:
+                return Proposal(plan, "enumeration", choices, key)
         self._exhausted = "every valid plan of the space was measured"
         return None

@@ -53,6 +53,7 @@ class TuneResult:
 
     winner        what promotion decided, None where it was not reached; `stored`: look-ups get it from now on
     trials        every ended trial of the study, by number; `resumed`: how many of them are from earlier runs
+    avoided       proposals left alone because their plan hung or faulted on this GPU and build in another study
     seconds       by phase (`PHASES`) and in all ("total")
     exhausted     why there was nothing left to propose; empty where something ended the search before
     stopped       the signal that ended it ("SIGINT"), else empty
@@ -64,6 +65,7 @@ class TuneResult:
     resumed: int
     invalid: int
     duplicate: int
+    avoided: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     exhausted: str = ""
     stopped: str = ""
@@ -91,6 +93,7 @@ class TuneResult:
             "best": None if best is None else {"plan": best.plan.plan_id, "span_us": span_of(best)},
             "invalid": self.invalid,
             "duplicate": self.duplicate,
+            "avoided": self.avoided,
             "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
             "overhead_seconds_per_trial": round(self.overhead_seconds, 6),
             "exhausted": self.exhausted,

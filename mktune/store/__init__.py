@@ -8,17 +8,19 @@ from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyExists, StudyProblem
-from mktune.store.trials import Running
+from mktune.store.trials import PlanTaken, Running, StudyFull
 from mktune.store.winners import Merged, check_winner
 
 __all__ = [
     "Activity",
     "LeaderboardRow",
     "Merged",
+    "PlanTaken",
     "Running",
     "Store",
     "Study",
     "StudyExists",
+    "StudyFull",
     "StudyProblem",
     "bundle_text",
     "check_winner",

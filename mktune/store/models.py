@@ -72,11 +72,15 @@ class StudyRow(Base):
 class TrialRow(Base):
     """One candidate. While it runs `status` is NULL and `owner` says which process runs it.
 
-    `seconds` is JSON: time by phase around the bench, and inside it.
+    `seconds` is JSON: time by phase around the bench, and inside it. `reserved` is what the candidate runs
+    (`lowered_id`): no other trial of the study may be of the same; NULL where that is not known, and once it is lost.
     """
 
     __tablename__ = "mktune_trials"
-    __table_args__ = (UniqueConstraint("study_id", "number"),)
+    __table_args__ = (
+        UniqueConstraint("study_id", "number"),
+        Index("uq_mktune_trials_study_id_reserved", "study_id", "reserved", unique=True),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("mktune_studies.id"))
@@ -90,6 +94,7 @@ class TrialRow(Base):
     status: Mapped[str | None]
     reason: Mapped[str] = mapped_column(server_default="")
     seconds: Mapped[str] = mapped_column(server_default="[{},{}]")
+    reserved: Mapped[str | None] = mapped_column(String(64))
 
 
 class MeasurementRow(Base):

@@ -19,7 +19,7 @@ from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.studies import Study, StudyProblem
 from mktune.store.trials import Running
 from mktune.store.winners import Filter, Merged, merge
-from mktune.trial import Trial, Winner
+from mktune.trial import Status, Trial, Winner
 
 
 class Store(Closing):
@@ -124,13 +124,27 @@ class Store(Closing):
         with self._database.read() as connection:
             return activity.activity(connection)
 
-    def begin_trial(self, study: Study, plan: Plan, source: str) -> int:
+    def begin_trial(
+        self,
+        study: Study,
+        plan: Plan,
+        source: str,
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        replaces: int | None = None,
+    ) -> int:
         """Record that this process now runs `plan`; returns the number to give to its `Trial`.
 
-        Should the process be killed, the next `--resume` ends the trial as lost.
+        key       what the plan runs (`lowered_id`): only one trial of the study may be of it, whoever runs it
+        limit     how many trials the study may have in all
+        replaces  the number of an ended trial that is run again: it counts as lost from now on
+
+        Should the process be killed, the next `--resume` ends the trial as lost, and its plan is free again. Raises
+        PlanTaken and StudyFull, and has changed nothing then.
         """
         with self._database.write() as connection:
-            number = trials.begin(connection, study, plan, source)
+            number = trials.begin(connection, study, plan, source, key, limit, replaces)
         self._begun.add((study.id, number))
         return number
 
@@ -152,6 +166,16 @@ class Store(Closing):
         """The ended trials by number; without those that were lost, unless asked for."""
         with self._database.read() as connection:
             return trials.ended(connection, study, lost=lost)
+
+    def failed_elsewhere(self, study: Study, statuses: Sequence[Status]) -> list[Plan]:
+        """Plans that ended as one of `statuses` in other studies of the same problem, GPU and build."""
+        with self._database.read() as connection:
+            others = [
+                other
+                for other in studies.every(connection)
+                if other.id != study.id and studies.same_problem(other.problem, study.problem)
+            ]
+            return trials.failures(connection, others, statuses) if others else []
 
     def running(self, study: Study) -> list[Running]:
         """The trials that have begun and not ended."""

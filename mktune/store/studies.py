@@ -102,6 +102,11 @@ def every(connection: Connection) -> list[Study]:
     return [_study(row._mapping) for row in whole_rows(connection.execute(_SELECT.order_by(StudyRow.id)))]
 
 
+def same_problem(one: StudyProblem, other: StudyProblem) -> bool:
+    """Plans mean the same in both: the same work on a GPU of the same kind, by the same kernels."""
+    return one.build == other.build and not _differences(one, other)
+
+
 def add_counts(connection: Connection, study: Study, invalid: int, duplicate: int) -> None:
     """Add to what the study counts of proposals that are not trials."""
     connection.execute(

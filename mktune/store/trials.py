@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, literal, select, update
 
-from mktune.errors import InputError, StoreError
+from mktune.errors import InputError, MktuneError, StoreError
 from mktune.plan import Plan
 from mktune.records import policy_from_dict
 from mktune.store.models import MeasurementRow, StudyRow, TrialRow
 from mktune.store.owner import is_gone, now, this_process
+from mktune.store.stored_plan import stored_plan
 from mktune.store.studies import Study
 from mktune.store.texts import clip
 from mktune.trial import Measurement, Outcome, Status, Trial
@@ -22,12 +24,28 @@ from mktune.trial import Measurement, Outcome, Status, Trial
 # Built once: building and hashing a statement costs as much as running it.
 _LOCK_STUDY = select(StudyRow.id).where(StudyRow.id == bindparam("study")).with_for_update()
 _LAST_NUMBER = select(func.max(TrialRow.number)).where(TrialRow.study_id == bindparam("study"))
+_RESERVED = select(TrialRow.number).where(
+    TrialRow.study_id == bindparam("study"), TrialRow.reserved == bindparam("key")
+)
+_COUNT = (
+    select(func.count())
+    .where(TrialRow.study_id == bindparam("study"))
+    .where(TrialRow.status.is_(None) | (TrialRow.status != Status.LOST.value))
+)
 _FIND = select(TrialRow.id, TrialRow.status, TrialRow.owner).where(
     TrialRow.study_id == bindparam("study"), TrialRow.number == bindparam("number")
 )
 _INSERT_TRIAL = insert(TrialRow)
 _UPDATE_TRIAL = update(TrialRow).where(TrialRow.id == bindparam("row"))
 _INSERT_MEASUREMENT = insert(MeasurementRow)
+
+
+class PlanTaken(MktuneError):
+    """The study has a trial of the same kernels in the same graph, running or ended: of this process or another."""
+
+
+class StudyFull(MktuneError):
+    """The study has as many trials as it may have, those of other processes included."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +59,49 @@ class Running:
     started: str
 
 
-def begin(connection: Connection, study: Study, plan: Plan, source: str) -> int:
-    """Record that this process runs `plan` now; the trial's number, which no other trial of the study has."""
+def begin(
+    connection: Connection,
+    study: Study,
+    plan: Plan,
+    source: str,
+    key: str | None = None,
+    limit: int | None = None,
+    replaces: int | None = None,
+) -> int:
+    """Record that this process runs `plan` now; the trial's number, which no other trial of the study has.
+
+    See `Store.begin_trial`. Raises PlanTaken and StudyFull.
+    """
     if connection.dialect.name != "sqlite":  # where every write is alone anyway
         connection.execute(_LOCK_STUDY, {"study": study.id})
+    if replaces is not None:
+        _give_up(connection, study, replaces)
+    if key is not None:
+        taken = connection.execute(_RESERVED, {"study": study.id, "key": key}).scalar()
+        if taken is not None:
+            raise PlanTaken(f"trial {taken} of the study runs, or has run, the same")
     last = connection.execute(_LAST_NUMBER, {"study": study.id}).scalar()
     number = 0 if last is None else last + 1
-    values = {"study_id": study.id, "number": number, "owner": this_process(), "started": now()}
+    if limit is not None and number >= limit and connection.execute(_COUNT, {"study": study.id}).scalar_one() >= limit:
+        raise StudyFull(f"the study has {limit} trials")
+    values = {"study_id": study.id, "number": number, "owner": this_process(), "started": now(), "reserved": key}
     plan_values = {"plan_id": plan.plan_id, "plan": plan.json, "source": clip(source)}
     connection.execute(_INSERT_TRIAL, values | plan_values)
     return number
+
+
+def _give_up(connection: Connection, study: Study, number: int) -> None:
+    """An ended trial is run again: it counts as lost from now on, and says how it had ended."""
+    row = TrialRow.__table__
+    connection.execute(
+        update(TrialRow)
+        .where(TrialRow.study_id == study.id, TrialRow.number == number, TrialRow.status.is_not(None))
+        .values(
+            status=Status.LOST.value,
+            reserved=None,
+            reason=literal("run again; it had ended as ") + row.c.status + literal(": ") + row.c.reason,
+        )
+    )
 
 
 def add(connection: Connection, study: Study, trial: Trial) -> None:
@@ -99,8 +150,19 @@ def lose(connection: Connection, study_id: int, numbers: list[int], reason: str)
         connection.execute(
             update(TrialRow)
             .where(TrialRow.study_id == study_id, TrialRow.number == number, TrialRow.status.is_(None))
-            .values(status=Status.LOST.value, reason=reason, ended=now())
+            .values(status=Status.LOST.value, reason=reason, ended=now(), reserved=None)
         )
+
+
+def failures(connection: Connection, studies: Sequence[Study], statuses: Sequence[Status]) -> list[Plan]:
+    """The plans that ended as one of `statuses` in any of `studies`."""
+    query = (
+        select(TrialRow.plan)
+        .where(TrialRow.study_id.in_([study.id for study in studies]))
+        .where(TrialRow.status.in_([status.value for status in statuses]))
+        .distinct()
+    )
+    return [stored_plan(text) for text in connection.execute(query).scalars()]
 
 
 def counts(connection: Connection, study: Study) -> dict[str, int]:

@@ -171,11 +171,15 @@ def search(
     observer: Observer | None = None,
     stop: Stop | None = None,
     worker: int = 0,
+    retry_failed: bool = False,
 ) -> TuneResult:
     """One search of a new (or resumed) study."""
     space = space or space_of()
     study = study_of(store, space, name=name, sampler=sampler, seed=seed, resume=resume)
-    return tune(space, backend, store, study, Budget(trials, seconds), observer=observer, stop=stop, worker=worker)
+    budget = Budget(trials, seconds)
+    return tune(
+        space, backend, store, study, budget, observer=observer, stop=stop, worker=worker, retry_failed=retry_failed
+    )
 
 
 def raising(error: BaseException) -> Answer:

@@ -18,6 +18,7 @@ from test_book import ask, plan_of, reason, served
 from mktune import resources
 from mktune.errors import InputError, StoreError
 from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.location import SCHEMA
 from mktune.runtime import Hit, PlanBook, log, sources
 from mktune.store import Store, write_bundle
 from mktune.trial import Winner
@@ -337,7 +338,7 @@ def test_another_schema_is_a_miss_and_a_warning(path: Path, version: str, caplog
     before = _files(path.parent)
     found = ask(PlanBook.open(path))
     assert reason(found) == "store"
-    assert f"schema {version}; this one reads 0001" in caplog.text
+    assert f"schema {version}; this one reads {SCHEMA}" in caplog.text
     assert ("newer" if version == "0099" else "older") in found.message
     assert _files(path.parent) == before
 

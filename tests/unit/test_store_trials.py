@@ -15,7 +15,7 @@ import pytest
 from stored_values import make_measurement, make_plan, make_study, make_trial
 
 from mktune.errors import InputError, StoreError
-from mktune.store import Store
+from mktune.store import PlanTaken, Store, StudyFull
 from mktune.store import owner as owners
 from mktune.store.texts import REASON_LIMIT
 from mktune.trial import Outcome, Status, Trial
@@ -180,3 +180,77 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(tmp_path: Path, mon
         assert [running.number for running in store.running(study)] == [number]
         store.add_trial(study, make_trial(number))
         assert store.trials(study) == [make_trial(number)]
+
+
+def test_a_plan_is_reserved_by_the_trial_that_began_it_for_the_whole_study(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store, Store.open(tmp_path / "x.db") as other:
+        study, unlike = make_study(store), make_study(store, "t")
+        assert store.begin_trial(study, make_plan(stages=0), "tpe", key="a") == 0
+        with pytest.raises(PlanTaken, match="trial 0"):
+            other.begin_trial(study, make_plan(stages=1), "tpe", key="a")
+        assert other.begin_trial(study, make_plan(stages=1), "tpe", key="b") == 1
+        assert other.begin_trial(unlike, make_plan(stages=1), "tpe", key="b") == 0
+        store.add_trial(study, make_trial(0))
+        with pytest.raises(PlanTaken):  # ended trials keep it as well
+            other.begin_trial(study, make_plan(stages=0), "tpe", key="a")
+        assert store.trial_counts(study) == {"ok": 1, "running": 1}
+
+
+def test_what_a_dead_process_reserved_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        study = make_study(store)
+        store.begin_trial(study, make_plan(), "tpe", key="interrupted")
+    with Store.open(tmp_path / "x.db") as store:
+        with monkeypatch.context() as patched:
+            patched.setattr("mktune.store.trials.this_process", lambda: '["elsewhere", 1, "1"]')
+            patched.setattr("mktune.store.trials.now", lambda: "2001-01-01T00:00:00+00:00")
+            store.begin_trial(study, make_plan(), "tpe", key="killed")
+        make_study(store, resume=True)
+        assert store.trial_counts(study) == {"lost": 2}
+        assert [store.begin_trial(study, make_plan(), "tpe", key=key) for key in ("killed", "interrupted")] == [2, 3]
+
+
+def test_a_study_has_no_more_trials_than_it_may(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        study = make_study(store)
+        store.begin_trial(study, make_plan(stages=0), "tpe", limit=2)
+        store.close()
+    with Store.open(tmp_path / "x.db") as store:
+        for number in (1, 2):  # number 0 was lost and does not count
+            assert store.begin_trial(study, make_plan(stages=number), "tpe", limit=2) == number
+        with pytest.raises(StudyFull):
+            store.begin_trial(study, make_plan(stages=3), "tpe", limit=2)
+        assert store.trial_counts(study) == {"lost": 1, "running": 2}
+
+
+def test_a_trial_that_is_run_again_gives_its_plan_up_and_says_how_it_had_ended(tmp_path: Path) -> None:
+    hung = replace(make_trial(0), outcome=Outcome(Status.HANG, "no answer within 5 s"))
+    with Store.open(tmp_path / "x.db") as store:
+        study = make_study(store)
+        store.begin_trial(study, make_plan(stages=0), "tpe", key="a")
+        with pytest.raises(PlanTaken):  # it runs: it cannot be run again
+            store.begin_trial(study, make_plan(stages=0), "tpe", key="a", replaces=0)
+        store.add_trial(study, hung)
+        assert store.begin_trial(study, make_plan(stages=0), "tpe", key="a", limit=1, replaces=0) == 1
+        store.add_trial(study, make_trial(1, make_plan(stages=0)))
+        assert [trial.number for trial in store.trials(study)] == [1]
+        old, _ = store.trials(study, lost=True)
+        assert (old.outcome.status, old.outcome.reason) == (
+            Status.LOST,
+            "run again; it had ended as hang: no answer within 5 s",
+        )
+
+
+def test_plans_that_failed_in_other_studies_of_the_same_problem(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        one, two = make_study(store, "one"), make_study(store, "two")
+        for number, status in enumerate((Status.HANG, Status.CRASH, Status.NOISY, Status.HANG)):
+            plan = make_plan(stages=number % 3)
+            store.add_trial(one, Trial(number, plan, Outcome(status, "why"), "tpe"))
+        statuses = (Status.HANG, Status.CRASH)
+        found = {plan.plan_id for plan in store.failed_elsewhere(two, statuses)}
+        assert found == {make_plan(stages=0).plan_id, make_plan(stages=1).plan_id}
+        assert store.failed_elsewhere(one, statuses) == []
+        rebuilt = replace(two, problem=replace(two.problem, build="another"))
+        assert store.failed_elsewhere(rebuilt, statuses) == []
+        assert store.failed_elsewhere(replace(two, problem=replace(two.problem, backend="sim")), statuses) == []
