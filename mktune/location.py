@@ -76,8 +76,9 @@ def _file(text: str) -> Path:
     if not text or "\0" in text:
         raise InputError("the store's path is empty" if not text else "the store's path holds a NUL character")
     try:
+        os.fsencode(text)
         path = Path(text).expanduser().absolute()
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeError) as error:  # no such user; no name that a file can have
         raise InputError(f"the store {text!r}: {error}") from None
     if os.path.isdir(path):  # unlike path.is_dir(), no error for a place that may not be looked at
         raise InputError(f"the store {path} is a folder; give a file, such as {path / FILE_NAME}")

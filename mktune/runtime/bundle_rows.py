@@ -52,7 +52,7 @@ def _as_written(text: str) -> list[tuple[Any, ...]]:
 def _row(winner: dict[str, Any], text: str) -> tuple[Any, ...]:
     plan, gpu = winner["plan"], winner["fingerprint"]
     shape = plan["shape"]
-    return (
+    row = (
         plan["workload"],
         gpu["gpu"],
         shape["tokens_per_request"],
@@ -66,6 +66,8 @@ def _row(winner: dict[str, Any], text: str) -> tuple[Any, ...]:
         winner["measurement"]["policy"]["backend"] == "sim",
         text,
     )
+    hash(row)  # raises TypeError where a list or an object stands for a name or a number
+    return row
 
 
 def _as_any(content: bytes, where: str) -> list[tuple[Any, ...]]:

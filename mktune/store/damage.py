@@ -51,7 +51,7 @@ def set_aside_if_damaged(path: Path) -> Path | None:
     Of several processes that find it at once, one moves it.
     """
     path = path.resolve()
-    if not path.is_file():  # a device is nobody's to move
+    if not os.path.isfile(path):  # a device is nobody's to move
         return None
     reason = damage(path)
     if not (reason and _is_ours(path)):

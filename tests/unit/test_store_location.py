@@ -55,7 +55,19 @@ def test_relative_and_home_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     "text",
-    ["", "sqlite://", "sqlite:///", "sqlite://x.db", "sqlite:///:memory:", "mysql://h/d", "http://h", "a\0b", "/", "."],
+    [
+        "",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://x.db",
+        "sqlite:///:memory:",
+        "mysql://h/d",
+        "http://h",
+        "a\0b",
+        "/",
+        ".",
+        "\ud800",
+    ],
 )
 def test_what_is_no_store_is_refused(text: str) -> None:
     with pytest.raises(InputError):
