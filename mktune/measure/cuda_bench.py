@@ -313,7 +313,7 @@ def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:
 
 
 def _key(arm: Arm) -> str:
-    return promotion.AGAIN if arm.role == "noise" else arm.plan.plan_id
+    return arm.plan.plan_id + (promotion.AGAIN if arm.role == "noise" else "")
 
 
 def _clocks(found: Mapping[str, float]) -> str:

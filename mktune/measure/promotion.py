@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from mktune.errors import MktuneError, NothingFoundError
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import Workload
-from mktune.measure.stats import Interval, median_interval, noise_floor, paired_ratio
+from mktune.measure.stats import Interval, median, median_interval, noise_floor, paired_ratio
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Loss, Measurement, Policy, Status, Winner
 
 MIN_PAIRS = 31
 TIE_BAND = 0.005
 SERIAL = "serial"
-AGAIN = "serial again"
+AGAIN = " again"
+"""What the name of a plan's second arm ends in: built apart, it shows how far one plan is from itself."""
 
 Samples = Mapping[str, Sequence[float]]
 
@@ -63,13 +64,12 @@ def structures(finalists: Sequence[Plan], workload: Workload, ops: Sequence[str]
 def arms(
     finalists: Sequence[Plan], builtins: Mapping[str, Plan], others: Mapping[str, Plan] | None = None
 ) -> list[Arm]:
-    """Every plan to measure, each once: built-ins, `serial` a second time for the noise floor, finalists, `others`.
+    """Every plan to measure: built-ins, each a second time for the noise floor, finalists and `others`, each once.
 
     others  what `structures` gives: built-in structures with a finalist's configs, by name
     """
     found = [Arm(name, plan, "builtin") for name, plan in builtins.items()]
-    if SERIAL in builtins:
-        found.append(Arm(AGAIN, builtins[SERIAL], "noise"))
+    found += [Arm(name + AGAIN, plan, "noise") for name, plan in builtins.items()]
     seen = {arm.plan.plan_id for arm in found}
     named = [(plan.short_id, plan, "finalist") for plan in finalists]
     named += [(name, plan, "structure") for name, plan in (others or {}).items()]
@@ -112,7 +112,7 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
         raise NothingFoundError("no built-in plan was measured: there is nothing to compare a finalist with")
     short = [arm.name for arm in present if len(samples[arm.name]) < MIN_PAIRS]
     assert not short, f"fewer than {MIN_PAIRS} pairs: {short}"
-    noise = _noise(present, samples)
+    noise = _noise(_by_span(guards, samples)[0], guards, samples)
     baseline = _tied(guards, samples, noise)[0]
     candidates = [arm for arm in present if arm.role in ("finalist", "structure")]
     tied = _tied(candidates, samples, noise) if candidates else []
@@ -127,9 +127,17 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
     )
 
 
-def _noise(present: Sequence[Arm], samples: Samples) -> float:
-    names = {arm.name for arm in present}
-    return noise_floor(samples[AGAIN], samples[SERIAL]) if {SERIAL, AGAIN} <= names else 0.0
+def _noise(to_beat: Arm, guards: Sequence[Arm], samples: Samples) -> float:
+    """How far the plan to beat is from itself, or what is usual among the built-in plans where that is more.
+
+    Plans differ in that, by how their kernels meet: an unsteady plan that is slow says nothing of the fast ones.
+    """
+    floors = {
+        arm.name: noise_floor(samples[arm.name + AGAIN], samples[arm.name])
+        for arm in guards
+        if samples.get(arm.name + AGAIN)
+    }
+    return max(floors.get(to_beat.name, 0.0), median(list(floors.values()))) if floors else 0.0
 
 
 def _by_span(found: Sequence[Arm], samples: Samples) -> list[Arm]:
@@ -150,8 +158,9 @@ def _tied(found: Sequence[Arm], samples: Samples, noise: float) -> list[Arm]:
 
 
 def _ties(arm: Arm, other: Arm, samples: Samples, noise: float) -> bool:
+    """Not surely slower by more than the band: the fastest of several is so by luck as well."""
     ratio = paired_ratio(samples[arm.name], samples[other.name])
-    return ratio.low <= 1.0 or ratio.median - 1.0 <= max(TIE_BAND, noise)
+    return ratio.low - 1.0 <= max(TIE_BAND, noise)
 
 
 def _beats(arm: Arm, baseline: Arm, samples: Samples, noise: float) -> bool:
@@ -207,8 +216,9 @@ def _evidence(decision: Decision, chosen: Arm, samples: Samples) -> dict[str, st
         shown[f"over {name}"] = text(paired_ratio(samples[chosen.name], samples[name]))
     if chosen is not decision.baseline:
         shown["over baseline"] = shown[f"over {decision.baseline.name}"]
-    guards = _guard_names(decision) | {AGAIN, chosen.name}
-    return shown | {f"span of {name}": f"{span:.3f} us" for name, span in decision.spans if name not in guards}
+    guards = _guard_names(decision)
+    known = {chosen.name, *guards, *(name + AGAIN for name in guards)}
+    return shown | {f"span of {name}": f"{span:.3f} us" for name, span in decision.spans if name not in known}
 
 
 def text(ratio: Interval) -> str:

@@ -33,7 +33,8 @@ def measured(found, spans, noise, seed, pairs=32, clock=lambda i: 1.0):
 
 def spans_of(found, finalists, builtins):
     """True spans by arm name."""
-    return {arm.name: finalists.get(arm.name, builtins.get(arm.name, builtins["serial"])) for arm in found}
+    known = {**builtins, **{name + AGAIN: span for name, span in builtins.items()}, **finalists}
+    return {arm.name: known.get(arm.name, builtins["serial"]) for arm in found}
 
 
 SLOW = {"serial": 60.0, "serial+pdl": 54.0, "branches": 45.0, "branches+pdl": 37.0}
@@ -53,6 +54,20 @@ def test_a_faster_finalist_wins_and_its_ratio_is_over_serial():
     assert dict(row.builtins) == pytest.approx(SLOW, rel=0.01)
     assert row.measurement.samples_us == tuple(samples[finalist.name])
     assert 0 < row.noise_floor < 0.01
+
+
+def test_the_noise_is_that_of_the_plan_to_beat_and_not_of_a_slower_one():
+    found = arms([candidate(1)], BUILTINS)
+    true = spans_of(found, {found[-1].name: 36.0}, SLOW)
+    samples = measured(found, true, 0.002, 3)
+    unsteady = [span * (1.04 if i < 16 else 1.0) for i, span in enumerate(samples["serial again"])]
+    decision = decide(found, {**samples, "serial again": unsteady})
+    assert decision.noise < 0.005
+    assert decision.ranked[0] is found[-1]
+    again = [span * (1.04 if i < 16 else 1.0) for i, span in enumerate(samples["branches+pdl again"])]
+    decision = decide(found, {**samples, "branches+pdl again": again})
+    assert decision.noise > 0.03
+    assert decision.ranked[0].name == "branches+pdl"
 
 
 def test_equal_plans_give_the_same_winner_whatever_the_noise():
@@ -131,7 +146,7 @@ def test_a_candidate_that_clearly_beats_the_baseline_stays_a_second_choice():
 
 def test_finalists_that_are_built_ins_are_measured_once():
     found = arms([BUILTINS["branches+pdl"], candidate(1), candidate(1)], BUILTINS)
-    assert [arm.name for arm in found] == [*BUILTINS, AGAIN, candidate(1).plan_id[:12]]
+    assert [arm.name for arm in found] == [*BUILTINS, *(name + AGAIN for name in BUILTINS), candidate(1).plan_id[:12]]
 
 
 def test_without_finalists_the_best_built_in_is_kept():
