@@ -95,6 +95,30 @@ def test_the_whole_round(url: str) -> None:
     assert book.get(WORKLOAD, m=16, kv=8192, gpu="h200").winner == make_winner()
 
 
+def test_what_a_watcher_asks(url: str) -> None:
+    with Store.open(url) as store:
+        assert store.activity() == []
+        study = make_study(store)
+        store.add_trial(study, make_trial(0))
+        number = store.begin_trial(study, make_plan(stages=9), "tpe")
+        (active,) = store.activity()
+        assert (active.study.name, active.counts, active.ended) == ("s", {"ok": 1, "running": 1}, 1)
+        store.add_trial(study, make_trial(number, make_plan(stages=9)))
+        assert store.activity()[0].counts == {"ok": 2}
+        assert store.damage() == ""
+
+
+def test_imported_winners_are_one_transaction(url: str) -> None:
+    faster = make_winner(make_plan(m=8), 9.0)
+    with Store.open(url) as store:
+        unserved = make_winner(make_plan(m=32), validated="")
+        with pytest.raises(InputError, match="not validated"):
+            store.merge_winners([make_winner(), unserved], lambda winner: False)
+        assert store.winners() == []
+        store.merge_winners([make_winner(make_plan(m=8)), faster, make_winner()], lambda winner: False)
+        assert sorted(winner.measurement.span_us for winner in store.winners(history=True)) == [9.0, 10.0]
+
+
 def test_several_processes_open_an_empty_database_at_once(url: str) -> None:
     open_at_once(url, 4)
     with Store.open(url) as store:
