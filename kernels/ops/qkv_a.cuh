@@ -147,8 +147,7 @@ struct QkvAFinalizer {
       const float4 v = unit < kKvUnits ? scaled(unpacked(tail[i]), kv_inverse, weights.tail(i, unit))
                                        : rotated(unpacked(tail[i]), place.factors[i]);
       if (unit < kTailUnits && place.slot >= 0)
-        reinterpret_cast<uint2*>(args.mla_cache)[place.slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y),
-                                                                                   to_bf16x2(v.z, v.w)};
+        reinterpret_cast<uint2*>(args.mla_cache)[place.slot * kTailUnits + unit] = {to_bf16x2(v.x, v.y), to_bf16x2(v.z, v.w)};
     }
     if (row == args.rows - 1)
       clear_padding_scales<QkvA::kLoraGroups>(args.q_lora_s, args.rows, team.rank, kThreads);

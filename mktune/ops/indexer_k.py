@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import Port
 from mktune.ops import compare
-from mktune.ops.base import Tensors
+from mktune.ops.base import Tensors, Violation
 from mktune.ops.dimensions import (
     GROUP,
     HIDDEN,
@@ -25,6 +25,12 @@ from mktune.plan import ConfigValue
 
 if TYPE_CHECKING:
     import torch
+
+    from mktune.device import Device
+    from mktune.plan import OpPlan
+    from mktune.shape import Shape
+
+_TOO_LARGE = {"block_m": 128, "block_n": 128}
 
 
 class IndexerK(GemmOp):
@@ -61,6 +67,13 @@ class IndexerK(GemmOp):
         "slots": Port("i64", ("m",), "slots"),
         "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
     }
+
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        """Also: wgmma keeps few bits of a sum, so a key of 128 codes needs sums of half K groups, and registers."""
+        found = super().config_violations(plan, shape, device)
+        if not found and plan.impl == "wgmma" and _TOO_LARGE.items() <= dict(plan.config).items():
+            found.append(Violation("tile", "", "128 × 128 leaves wgmma no registers to sum half K groups apart"))
+        return found
 
     def product(self, inputs: Tensors) -> torch.Tensor:
         return to_bf16(block_fp8_matmul(inputs["h_q"], inputs["h_s"], inputs["W_k"], inputs["W_k_s"]))

@@ -322,8 +322,8 @@ def test_a_planted_pickle_is_never_run(tmp_path: Path, name: str, monkeypatch: p
     home = tmp_path / "home"
     home.mkdir()
     (home / name).write_bytes(pickle.dumps(_Planted(tmp_path / "pwned")))
-    for place in (home / name, None):
-        assert not ask(PlanBook.open(place))
+    assert not ask(PlanBook.open(home / name))
+    ask(PlanBook.open(None))  # what ships with mktune may answer
     with pytest.raises(StoreError, match="not an SQLite database"):
         Store.open(home / name)
     assert not (tmp_path / "pwned").exists()

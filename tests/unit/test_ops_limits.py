@@ -95,3 +95,10 @@ def test_smem_grows_with_stages_and_fits_where_it_should():
     config = GemmConfig(block_m=16, block_n=128, split_k=1, stages=8, warps=4)
     assert 8 * 128 * 144 < config.smem_bytes() < 8 * 128 * 144 + 4096
     assert GemmConfig(16, 64, 1, 8, 8).smem_bytes() > GemmConfig(16, 64, 1, 8, 4).smem_bytes()
+
+
+def test_a_key_is_not_summed_in_whole_groups_by_wgmma():
+    large = {"block_m": 128, "block_n": 128, "stages": 2, "warps": 8}
+    assert any("half K groups" in message for _, message in violations("indexer_k", **large))
+    assert not any("half K groups" in message for _, message in violations("indexer_k", impl="mma_sync", **large))
+    assert not any("half K groups" in message for _, message in violations("main_q", **large))
