@@ -7,7 +7,9 @@ process the locks that it holds, for example as a tuner that writes the same fil
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,11 @@ _LOCK_TIMEOUT_S = 0.2
 _COLUMNS = ", ".join(Row._fields)
 # NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
 _QUERY = f"SELECT {_COLUMNS} FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+
+
+_reading = threading.Lock()
+# A fork waits for the read to end: in its middle it would leave SQLite's own locks held in the child for ever.
+os.register_at_fork(before=_reading.acquire, after_in_parent=_reading.release, after_in_child=_reading.release)
 
 
 class WrongSchemaError(Exception):
@@ -76,15 +83,16 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
     uri = f"{path.absolute().as_uri()}?mode=ro&{how}"
-    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
-    try:
-        connection.execute("BEGIN")  # one state of the database for all queries
-        _check_schema(connection)
-        return connection.execute(_QUERY).fetchall()
-    except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
-        raise sqlite3.DatabaseError("database disk image is malformed") from None
-    finally:
-        connection.close()
+    with _reading:
+        connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+        try:
+            connection.execute("BEGIN")  # one state of the database for all queries
+            _check_schema(connection)
+            return connection.execute(_QUERY).fetchall()
+        except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
+            raise sqlite3.DatabaseError("database disk image is malformed") from None
+        finally:
+            connection.close()
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
