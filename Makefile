@@ -6,16 +6,16 @@ STAMP := $(VENV)/.set-up
 
 M ?= 16
 KV ?= 8192
-OPS ?= A0,B0
-TRIALS ?= 60
+OPS ?=
+TRIALS ?= 100
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tune test lint gpu-test
 
 help:
 	@echo "make setup      install mktune and its tools into $(VENV)"
-	@echo "make tune       tune the first two ops of glm52_attention_prefix, on the GPU or else on the simulator"
-	@echo "                (M=$(M) KV=$(KV) OPS=$(OPS) TRIALS=$(TRIALS))"
+	@echo "make tune       tune glm52_attention_prefix, on the GPU or else on the simulator"
+	@echo "                (M=$(M) KV=$(KV) TRIALS=$(TRIALS); OPS=A0,B0 for a part of it)"
 	@echo "make test       lint and every test that needs no GPU"
 	@echo "make lint       ruff, ruff format --check, mypy"
 	@echo "make gpu-test   the tests that need an NVIDIA GPU"
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-gpu.txt
 	@touch $@
 
 tune: setup
-	$(BIN)/mktune tune glm52_attention_prefix --ops $(OPS) --m $(M) --kv $(KV) --trials $(TRIALS)
+	$(BIN)/mktune tune glm52_attention_prefix $(if $(OPS),--ops $(OPS)) --m $(M) --kv $(KV) --trials $(TRIALS)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
