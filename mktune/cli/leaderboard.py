@@ -11,6 +11,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
+from mktune.cli.shipped import shipped_leaderboard
 from mktune.cli.summary import does, shape_words
 from mktune.errors import InputError, NothingFoundError
 from mktune.plan import Plan
@@ -72,6 +73,9 @@ def leaderboard(
         bool, typer.Option("--watch", help="Follow what runs, until Ctrl-C: the study that did something last.")
     ] = False,
     every: Every = None,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="The plans that come with mktune, not the store's.")
+    ] = False,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -83,6 +87,11 @@ def leaderboard(
     check_sizes(wanted_m or (), wanted_kv or ())
     wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit)
     _check_watch(watch, every, as_json)
+    if shipped:
+        if watch or study is not None or store is not None:
+            raise InputError("--shipped reads no store: leave out --watch, --study and --store")
+        shipped_leaderboard(workload, wanted.ops, wanted_m, wanted_kv, gpu, as_json)
+        return
     if watch:
         from mktune.cli.watch import follow
 

@@ -1,0 +1,107 @@
+"""The plans that come with mktune, as `leaderboard --shipped` shows them: a row for each cell, beside its built-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from mktune.cli import render
+from mktune.cli.summary import does
+from mktune.errors import NothingFoundError
+from mktune.graph.builtin import MODES
+from mktune.trial import Winner
+
+
+def shipped_leaderboard(
+    workload: str | None,
+    ops: Sequence[str],
+    m: Sequence[int] | None,
+    kv: Sequence[int] | None,
+    gpu: str | None,
+    as_json: bool,
+) -> None:
+    """Print the shipped winners that match. Raises NothingFoundError where none does."""
+    found = [winner for winner in _winners() if _matches(winner, workload, ops, m, kv, gpu)]
+    if not found:
+        raise NothingFoundError(
+            "no plan that ships with mktune matches; without filters, leaderboard --shipped shows all"
+        )
+    if as_json:
+        render.document({"winners": [_document(winner) for winner in found]})
+        return
+    for number, ((name, calls, where), group) in enumerate(groupby(found, key=_problem)):
+        if number:
+            render.line()
+        render.folded(f"{name} {','.join(calls)}, {where}, shipped with mktune, µs", "bold")
+        render.table(_columns(), [_row(winner) for winner in group])
+
+
+def _winners() -> list[Winner]:
+    from mktune.runtime.sources import bundled_winners
+
+    return sorted(bundled_winners(), key=lambda winner: (_problem(winner), winner.plan.shape.m, winner.plan.shape.kv))
+
+
+def _problem(winner: Winner) -> tuple[str, tuple[str, ...], str]:
+    return winner.plan.workload, winner.plan.op_names, winner.fingerprint.gpu
+
+
+def _matches(
+    winner: Winner,
+    workload: str | None,
+    ops: Sequence[str],
+    m: Sequence[int] | None,
+    kv: Sequence[int] | None,
+    gpu: str | None,
+) -> bool:
+    plan, shape = winner.plan, winner.plan.shape
+    return (
+        workload in (None, plan.workload)
+        and (not ops or set(ops) == set(plan.op_names))
+        and (m is None or shape.m in m)
+        and (kv is None or shape.kv in kv)
+        and gpu in (None, winner.fingerprint.gpu)
+    )
+
+
+def _columns() -> list[render.Column]:
+    numbers = ("M", "KV", *MODES, "this plan", "95 % interval", "× serial")
+    columns = [render.Column(name, right=True, whole=True) for name in numbers]
+    return [*columns, render.Column("plan", whole=True), render.Column("what the plan does")]
+
+
+def _row(winner: Winner) -> list[str]:
+    shape, measured, builtins = winner.plan.shape, winner.measurement, dict(winner.builtins)
+    spans = [f"{builtins[mode]:.2f}" if mode in builtins else "–" for mode in MODES]
+    kept = f"built-in {winner.baseline}: " if winner.kept_baseline else ""
+    return [
+        str(shape.m),
+        str(shape.kv),
+        *spans,
+        f"{measured.span_us:.2f}",
+        f"{measured.low_us:.2f}–{measured.high_us:.2f}",
+        f"{1 / winner.ratio:.2f}",
+        winner.plan.short_id,
+        kept + does(winner.plan),
+    ]
+
+
+def _document(winner: Winner) -> dict[str, Any]:
+    shape, measured = winner.plan.shape, winner.measurement
+    return {
+        "workload": winner.plan.workload,
+        "ops": list(winner.plan.op_names),
+        "gpu": winner.fingerprint.gpu,
+        "m": shape.m,
+        "requests": shape.requests,
+        "tokens_per_request": shape.tokens_per_request,
+        "kv": shape.kv,
+        "plan_id": winner.plan.plan_id,
+        "span_us": measured.span_us,
+        "low_us": measured.low_us,
+        "high_us": measured.high_us,
+        "speedup": 1 / winner.ratio,
+        "builtins_us": dict(winner.builtins),
+        "kept_baseline": winner.kept_baseline,
+    }
