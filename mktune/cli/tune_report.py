@@ -94,7 +94,7 @@ def _stopped(result: TuneResult) -> str:
 def _spent(result: TuneResult) -> str:
     """Where the time went: how much of it measuring, and mktune's own share of a trial."""
     seconds = result.seconds
-    measuring = (seconds.get("measure", 0.0) + seconds.get("promote", 0.0)) / seconds["total"]
+    measuring = result.measuring_seconds / seconds["total"]
     asking = seconds.get("ask", 0.0) / max(len(result.trials) - result.resumed, 1)
     own = f"{1e3 * result.overhead_seconds:.1f} ms of our own and {1e3 * asking:.1f} ms of the sampler's per trial"
     return f"{100 * measuring:.0f} % of the time measuring; {own}"

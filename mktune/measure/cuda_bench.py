@@ -27,7 +27,7 @@ from mktune.measure.promotion import Arm
 from mktune.measure.screening import ScreeningBudget
 from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
-from mktune.measure.worker import START_SECONDS, Reply, Worker
+from mktune.measure.worker import START_SECONDS, Reply, Worker, WorkerDied
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
@@ -36,6 +36,7 @@ HOST = "mktune.measure.host:CudaHost"
 ROUNDS_SECONDS = 120.0
 VALIDATE_SECONDS = 300.0
 PROCESSES = 2
+_KNOWN = 500  # plans whose kernels are remembered
 ROUNDS = 16  # two pairs of every two arms each
 
 
@@ -67,8 +68,9 @@ class CudaBench(Bench):
         self.fingerprint = fingerprint_of(device, problem)
         self._compiler: CompileAhead = whole._compiler if whole else CompileAhead(device.arch)
         self._worker: Worker = whole._worker if whole else _worker(host, device, index, problem)
-        self._started = 0
+        self._started, self._began_in = 0, 0  # the process, and how many candidates of ours were begun in it
         self._is_warm = False
+        self._known_specs: dict[str, list[KernelSpec]] = {}
 
     def alone(self, ops: Sequence[str]) -> CudaBench:
         return CudaBench(self._device, self._index, self.problem.part(ops), self._trial_seconds, self._whole or self)
@@ -259,19 +261,33 @@ class CudaBench(Bench):
             return self._worker.ask(request, seconds)
 
     def _try(self, request: Reply, measuring: float = 0.0) -> Reply:
-        """Ask for a candidate, until its deadline. The reply's `seconds` also say what came before its turn."""
+        """Ask for a candidate, until its deadline. The reply's `seconds` also say what came before its turn.
+
+        Where the process dies and others were begun in it before, the candidate has another try, in a process that is
+        its own: what dies there is its doing.
+        """
         phases = Phases()
-        with phases("queue"), gpu_lock(self._device.uuid):
-            with phases("start"):
-                self._open()
-            first, begin = not self._is_warm, time.perf_counter()
-            reply = self._worker.ask(request, self.deadlines.seconds(first=first, measuring=measuring))
-            took = time.perf_counter() - begin
-        within = reply.get("seconds", {})
-        self.deadlines.ended(took - within.get("measure", 0.0), first=first)
+        begin = time.perf_counter()
+        with gpu_lock(self._device.uuid):
+            phases.seconds["queue"] = time.perf_counter() - begin
+            try:
+                reply = self._one_try(request, measuring, phases)
+            except WorkerDied:
+                if self._began_in == 1:
+                    raise
+                reply = self._one_try(request, measuring, phases)  # one before may have been what killed it
+        return {**reply, "seconds": {**reply.get("seconds", {}), **phases.seconds}}
+
+    def _one_try(self, request: Reply, measuring: float, phases: Phases) -> Reply:
+        with phases("start"):
+            self._open()
+        first, begin = not self._is_warm, time.perf_counter()
+        self._began_in += 1
+        reply = self._worker.ask(request, self.deadlines.seconds(first=first, measuring=measuring))
+        took = time.perf_counter() - begin
+        self.deadlines.ended(took - reply.get("seconds", {}).get("measure", 0.0), first=first)
         self._is_warm = True
-        phases.seconds["queue"] -= phases.seconds["start"] + took
-        return {**reply, "seconds": {**within, **phases.seconds}}
+        return reply
 
     def _open(self) -> None:
         """Have the problem in the worker's memory, before any candidate's turn: what goes wrong is not its fault.
@@ -290,10 +306,18 @@ class CudaBench(Bench):
                 raise SetupError(f"the GPU cannot be used for this problem: {error.status}: {error}") from None
         if made or self._worker.starts != self._started:
             self._is_warm = False
-        self._started = self._worker.starts
+        if self._worker.starts != self._started:
+            self._started, self._began_in = self._worker.starts, 0
 
     def _specs(self, plan: Plan) -> list[KernelSpec]:
-        return specs_of(lower(plan, self._graph, plan.shape, self._device, launches=True))
+        """Asked for again and again while a plan waits. Raises what `lower` does."""
+        found = self._known_specs.get(plan.plan_id)
+        if found is None:
+            found = specs_of(lower(plan, self._graph, plan.shape, self._device, launches=True))
+            if len(self._known_specs) >= _KNOWN:
+                self._known_specs.clear()
+            self._known_specs[plan.plan_id] = found
+        return found
 
 
 def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:

@@ -41,6 +41,10 @@ _FAULTS = ("illegal memory access", "misaligned address", "unspecified launch fa
 Reply = dict[str, Any]
 
 
+class WorkerDied(CandidateError):
+    """The process ended without an answer: a crash of the candidate, or what one before has left behind."""
+
+
 class Host(Protocol):
     """What runs in the process."""
 
@@ -66,9 +70,12 @@ class Worker:
         self.starts = 0
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Reply:
-        """The host's reply. Raises CandidateError: hang after `seconds`, crash where the process died, or the status
-        that the host gave; other errors of mktune as the host raised them; SetupError where no process can be started,
-        or one cannot be ended."""
+        """The host's reply.
+
+        Raises CandidateError: hang after `seconds`, WorkerDied where the process did, or the status that the host gave.
+        Other errors of mktune are raised as the host raised them. Raises SetupError where no process can be started, or
+        one cannot be ended.
+        """
         self._bring_up()
         self._send(dict(request))
         return self._receive(seconds, f"no answer within {seconds:.3g} s")
@@ -142,11 +149,11 @@ class Worker:
             raise _failure(failure)
         return reply
 
-    def _crashed(self) -> CandidateError:
+    def _crashed(self) -> WorkerDied:
         running, self._running = self._running, None
         code = None if running is None else running.end(_JOIN_SECONDS)
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        return CandidateError(Status.CRASH, f"the worker died: {how}")
+        return WorkerDied(Status.CRASH, f"the worker died: {how}")
 
 
 class _Process:

@@ -15,7 +15,7 @@ from mktune.search.budget import Budget
 from mktune.search.loop import Loop, comparable
 from mktune.search.op_stage import OpStage
 from mktune.search.proposals import Proposal, Proposals
-from mktune.search.result import Observer, TuneResult
+from mktune.search.result import PHASES, Observer, TuneResult
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
@@ -124,7 +124,12 @@ class _Search:
             invalid=proposals.invalid,
             duplicate=proposals.duplicate,
             avoided=proposals.avoided,
-            seconds={**proposals.seconds, **loop.timed.seconds, "total": time.perf_counter() - self.began},
+            seconds=self._seconds(proposals),
+            within={"measure": dict(loop.inside.seconds), "alone": dict(loop.alone.seconds)},
             exhausted=proposals.exhausted,
             stopped=loop.stop.signal.name if loop.stop.signal else "",
         )
+
+    def _seconds(self, proposals: Proposals) -> dict[str, float]:
+        spent = {**dict.fromkeys(PHASES, 0.0), **proposals.seconds, **self.loop.timed.seconds}
+        return spent | {"total": time.perf_counter() - self.began}

@@ -31,6 +31,7 @@ class Loop:
     part     the op that is measured alone; empty for the study that was asked for
     resumed  how many trials are from earlier runs
     again    plan id → number of an ended trial that is to be run again
+    timed    seconds by phase; `inside`: of the phase "measure", by what the bench did; `alone`: of the ops' own loops
     """
 
     store: Store
@@ -43,6 +44,8 @@ class Loop:
     resumed: int = 0
     again: dict[str, int] = field(default_factory=dict)
     timed: Phases = field(default_factory=Phases)
+    inside: Phases = field(default_factory=Phases)
+    alone: Phases = field(default_factory=Phases)
     _shared: bool = False
     _best_us: float | None = None
     _failed: int = 0
@@ -85,7 +88,8 @@ class Loop:
             if proposal is None:
                 break
             before(proposal)
-            bench.prepare([proposal.plan, *proposals.waiting()])
+            with self.timed("prepare"):
+                bench.prepare([proposal.plan, *proposals.waiting()])
             try:
                 number = self._begin(proposal)
             except PlanTaken:
@@ -121,9 +125,11 @@ class Loop:
         began = time.perf_counter()
         with self.timed("measure"), self.stop.interruptible():
             outcome = measured(bench, proposal.plan, None if proposal.source.startswith(BUILTIN) else self.best_us)
-        compiling = dict(outcome.seconds).get("compile", 0.0)
-        self.timed.seconds["compile"] = self.timed.seconds.get("compile", 0.0) + compiling
-        self.timed.seconds["measure"] -= compiling
+        spent_inside = dict(outcome.seconds)
+        spent_inside.pop("total", None)
+        compiling = spent_inside.pop("compile", 0.0)
+        self.timed.add({"compile": compiling, "measure": -compiling})
+        self.inside.add(spent_inside)
         spent = (*proposal.seconds, ("measure", time.perf_counter() - began))
         trial = Trial(number, proposal.plan, outcome, proposal.source, started, spent)
         with self.timed("store"):

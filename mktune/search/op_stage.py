@@ -44,9 +44,10 @@ class OpStage:
     def run(self, learn: Learn) -> None:
         """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
         calls = list(self._space.graph.calls.values())
-        for place, call in enumerate(calls):
-            for choices, span_us in self._measured(call, self._budget(len(calls) - place)):
-                learn(call.name, choices, span_us)
+        with self._whole.timed("alone"):
+            for place, call in enumerate(calls):
+                for choices, span_us in self._measured(call, self._budget(len(calls) - place)):
+                    learn(call.name, choices, span_us)
 
     def _budget(self, ops_left: int) -> Budget:
         seconds = self._whole.spending.seconds_left()
@@ -77,9 +78,8 @@ class OpStage:
             loop.remember(bench, proposals)
             loop.run(bench, proposals)
             loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
-        for phase in ("wait", "compile", "measure"):
-            spent = loop.timed.seconds.get(phase, 0.0)
-            self._whole.timed.seconds[phase] = self._whole.timed.seconds.get(phase, 0.0) + spent
+            self._whole.alone.add(proposals.seconds)
+        self._whole.alone.add(loop.timed.seconds)
 
     def _loop(self, call: Call, bench: Bench) -> Loop:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""

@@ -10,8 +10,10 @@ from typing import Any
 from mktune.records import winner_to_dict
 from mktune.trial import Status, Trial, Winner
 
-PHASES = ("ask", "check", "lower", "wait", "compile", "measure", "store", "promote")
-"""Where time goes: ask, check and lower run beside measuring; wait is what measuring then still waited for them."""
+PHASES = ("ask", "check", "lower", "wait", "prepare", "compile", "measure", "store", "promote", "alone")
+"""Where time goes: ask, check and lower run beside measuring; wait is what measuring then still waited for them. prepare
+hands plans to the compilers, and compile is what measuring waited for those. alone is all that measuring each op by
+itself took, before the search."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class TuneResult:
     trials        every ended trial of the study, by number; `resumed`: how many of them are from earlier runs
     avoided       proposals left alone because their plan hung or faulted on this GPU and build in another study
     seconds       by phase (`PHASES`) and in all ("total")
+    within        seconds inside the phases "measure" (queue, start, build, verify, settle, measure: what the bench did)
+                  and "alone" (the same phases as `seconds`, of the ops' own searches)
     exhausted     why there was nothing left to propose; empty where something ended the search before
     stopped       the signal that ended it ("SIGINT"), else empty
     """
@@ -67,6 +71,7 @@ class TuneResult:
     duplicate: int
     avoided: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    within: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     exhausted: str = ""
     stopped: str = ""
 
@@ -77,9 +82,15 @@ class TuneResult:
 
     @property
     def overhead_seconds(self) -> float:
-        """What mktune itself costs a trial of this run: check, lower, store; not the sampler's asking."""
+        """What mktune itself costs a trial of this run: check, lower, prepare, store; not the sampler's asking."""
         ran = len(self.trials) - self.resumed
-        return sum(self.seconds.get(phase, 0.0) for phase in ("check", "lower", "store")) / ran if ran else 0.0
+        return sum(self.seconds.get(phase, 0.0) for phase in ("check", "lower", "prepare", "store")) / max(ran, 1)
+
+    @property
+    def measuring_seconds(self) -> float:
+        """How long plans were on the device: trials, ops alone and promotion."""
+        alone = self.within.get("alone", {}).get("measure", 0.0)
+        return self.seconds.get("measure", 0.0) + self.seconds.get("promote", 0.0) + alone
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for --json."""
@@ -94,7 +105,9 @@ class TuneResult:
             "invalid": self.invalid,
             "duplicate": self.duplicate,
             "avoided": self.avoided,
-            "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
+            "seconds": _rounded(self.seconds),
+            "within": {phase: _rounded(seconds) for phase, seconds in self.within.items()},
+            "measuring_seconds": round(self.measuring_seconds, 6),
             "overhead_seconds_per_trial": round(self.overhead_seconds, 6),
             "exhausted": self.exhausted,
             "stopped": self.stopped,
@@ -111,3 +124,7 @@ def _span_or_fail(trial: Trial) -> float:
     span = span_of(trial)
     assert span is not None
     return span
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in seconds.items()}

@@ -17,6 +17,7 @@ from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
 from mktune.measure.deadline import FACTOR, Deadlines
 from mktune.measure.session import TRIES
+from mktune.measure.worker import WorkerDied
 from mktune.plan import OpPlan, Plan
 from mktune.records import winner_from_dict, winner_to_dict
 from mktune.shape import Shape
@@ -359,3 +360,27 @@ def test_the_evidence_names_the_ratio_to_every_built_in_plan_and_the_pairs(bench
     assert shown["over baseline"] == shown[f"over {row.baseline}"]
     assert 0 < row.noise_floor < 0.01
     assert row.ratio_low <= row.ratio <= row.ratio_high
+
+
+def test_a_death_that_may_be_anothers_is_tried_again_in_a_process_of_its_own(bench):
+    """The first candidate of a process dies by its own doing; a later one may have been killed by one before."""
+    fine, late = BUILTINS["serial"], BUILTINS["serial+pdl"]
+    assert bench.measure(fine, None).status == Status.OK
+    deaths = [WorkerDied("crash", "the worker died: signal SIGSEGV")]
+
+    def die_once(plan, request):
+        if deaths:
+            bench._worker.restarts += 1
+            raise deaths.pop()
+        return FakeWorker._trial(bench._worker, plan, request)
+
+    bench._worker._trial = die_once
+    assert bench.measure(late, None).status == Status.OK
+    assert [process for do, plan, process in bench._worker.asked if plan == late.plan_id] == [0, 1]
+    deaths += [WorkerDied("crash", "again"), WorkerDied("crash", "the worker died: signal SIGSEGV")]
+    outcome = bench.measure(late, None)
+    assert (outcome.status, outcome.reason) == (Status.CRASH, "again")
+    assert deaths == []
+    deaths += [WorkerDied("crash", "never"), WorkerDied("crash", "its own")]
+    assert bench.measure(late, None).reason == "its own"  # the first of its process: that is that
+    assert len(deaths) == 1

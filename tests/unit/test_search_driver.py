@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,10 @@ from mktune.errors import InputError, MktuneError, NothingFoundError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import Budget, Observer, Progress, tune
+from mktune.search.result import PHASES
 from mktune.search.samplers.base import mixed_seed
+from mktune.search.samplers.random import RandomSampler
+from mktune.space import Choices
 from mktune.store import Store
 from mktune.trial import Outcome, Policy, Status, Trial
 
@@ -339,11 +344,53 @@ def test_the_result_says_where_the_time_went(store: Store) -> None:
     assert data["trials"] == 20
     assert data["statuses"] == {"ok": 20}
     assert data["winner"]["plan"]["workload"] == "glm52_attention_prefix"
-    assert {"ask", "check", "lower", "wait", "compile", "measure", "store", "promote", "total"} == set(data["seconds"])
+    assert {*PHASES, "total"} == set(data["seconds"])
+    assert set(data["within"]) == {"measure", "alone"}
     assert data["seconds"]["measure"] >= 20 * 0.005
     assert data["seconds"]["total"] >= data["seconds"]["measure"]
     spent = dict(result.trials[-1].seconds)
     assert {"ask", "check", "lower", "measure"} == set(spent)
+
+
+def test_the_time_of_a_search_is_told_by_phase_and_by_what_the_bench_did(store: Store) -> None:
+    inside = (("queue", 0.001), ("build", 0.002), ("verify", 0.003), ("settle", 0.004), ("compile", 0.0005))
+
+    def answer(plan: Plan) -> Outcome:
+        time.sleep(0.012)
+        return replace(ok(spans(plan)), seconds=(*inside, ("total", 0.0105)))
+
+    space = space_of()
+    result = tune(space, FakeBackend(answer), store, study_of(store, space, sampler="staged"), Budget(15))
+    data = result.to_dict()
+    measured = data["within"]["measure"]
+    assert measured == pytest.approx({"queue": 0.015, "build": 0.03, "verify": 0.045, "settle": 0.06})
+    seconds, alone = data["seconds"], data["within"]["alone"]
+    assert seconds["compile"] == pytest.approx(15 * 0.0005)
+    assert 0.15 < seconds["measure"] < 0.5
+    assert 0.2 < alone["measure"] < seconds["alone"] <= seconds["total"]  # the two ops, before
+    serial = ("wait", "prepare", "compile", "measure", "store", "promote", "alone")  # one after the other
+    assert 0.8 * seconds["total"] < sum(seconds[phase] for phase in serial) <= seconds["total"]
+    assert data["measuring_seconds"] == pytest.approx(
+        seconds["measure"] + seconds["promote"] + alone["measure"], abs=1e-5
+    )
+
+
+def test_asking_overlaps_measuring(store: Store) -> None:
+    """Half of the time is asking, and yet measuring hardly waits."""
+
+    class Slow(RandomSampler):
+        def ask(self) -> tuple[Choices, Plan]:
+            time.sleep(0.02)
+            return super().ask()
+
+    space = space_of()
+    study = study_of(store, space)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mktune.search.driver.make_sampler", lambda *args: Slow(space, 3))
+        result = tune(space, FakeBackend(takes_s=0.03), store, study, Budget(30))
+    assert result.seconds["ask"] > 28 * 0.02
+    assert result.seconds["measure"] > 30 * 0.03
+    assert result.seconds["wait"] < 0.3 * result.seconds["ask"]
 
 
 def test_whole_workload_space_is_searched_too(store: Store) -> None:
