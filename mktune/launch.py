@@ -17,12 +17,14 @@ class KernelSpec:
     defines          macros set for this instance, e.g. (("MKTUNE_DELAY_NS", "20000"),)
     constants        indices of the kernel's parameters that are constant while a graph runs: scalars, and addresses and
                      tensor maps of buffers that nothing in a graph writes. Loads before the wait may use only these
+    scalars          those of them that are numbers passed by value, and no addresses
     """
 
     source: str
     name_expression: str
     defines: tuple[tuple[str, str], ...] = ()
     constants: tuple[int, ...] = ()
+    scalars: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,13 @@ class SassFacts:
     waits            "always" where every path from entry to exit passes ACQBULK, "some", or "never"
     trigger          "before_wait", "after_wait" or "exit" (no PREEXIT)
     loads_before_wait  how many global loads (LDG, UTMALDG, UBLKCP …) some path reaches without ACQBULK
-    unproven_loads   those of them whose address cannot be traced to a parameter declared constant
+    unproven_loads   those of them whose address cannot be traced to a parameter declared constant, and whatever writes,
+                     leaves the listing or is not known there
+    trigger_place    "exit", "start" (before any access), "prologue" (before the wait, behind accesses), "after_wait"
+                     or "before_epilogue" (behind the wait, and on every path behind work)
+    early_parameters indices of the parameters whose memory is read before the wait
+    unproven         the first of the unproven: instruction, address, block, a path to it without a wait, and why
+    local_accesses   instructions that load or store the thread's local memory
     """
 
     mma: tuple[str, ...]
@@ -97,6 +105,10 @@ class SassFacts:
     trigger: str
     loads_before_wait: int
     unproven_loads: int
+    trigger_place: str = ""
+    early_parameters: tuple[int, ...] = ()
+    unproven: tuple[str, ...] = ()
+    local_accesses: int = 0
 
 
 @dataclass(frozen=True)

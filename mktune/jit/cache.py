@@ -27,7 +27,7 @@ from mktune.errors import SetupError
 from mktune.jit.source import Source
 from mktune.launch import CompiledKernel, KernelSpec, SassFacts
 
-_FORMAT = 1  # of an entry, and of what `sass` reads
+_FORMAT = 2  # of an entry, and of what `sass` reads
 
 
 class KernelCache:
@@ -39,7 +39,8 @@ class KernelCache:
     @staticmethod
     def key(spec: KernelSpec, source: Source, arch: str, compiler: str, options: Sequence[str]) -> str:
         """What `spec` compiled from `source` is stored under: 64 hex digits."""
-        parts = [_FORMAT, arch, compiler, list(options), spec.name_expression, list(spec.constants), source.digest]
+        parts = [_FORMAT, arch, compiler, list(options), spec.name_expression, list(spec.constants), list(spec.scalars)]
+        parts.append(source.digest)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def read(self, key: str, spec: KernelSpec) -> CompiledKernel | None:
@@ -112,7 +113,8 @@ def _decode(entry: dict[str, Any], cubin: bytes, spec: KernelSpec) -> CompiledKe
     values = dict(entry["kernel"])
     facts = values.pop("facts")
     if facts is not None:
-        facts = SassFacts(**{**facts, "mma": tuple(facts["mma"])})
+        lists = {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
+        facts = SassFacts(**{**facts, **lists})
     if values.pop("spec")["name_expression"] != spec.name_expression:
         return None
     return CompiledKernel(**values, spec=spec, cubin=cubin, facts=facts)

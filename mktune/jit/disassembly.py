@@ -12,7 +12,7 @@ from pathlib import Path
 
 _SECTION = re.compile(r"^\.text\.(\S+):\s*$")
 _LABEL = re.compile(r"^([.$\w]+):\s*$")
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _TABLE = re.compile(r"BRANCH_TARGETS ([^\s\"]+)")
 _PREDICATE = re.compile(r"^!?U?P\d$")
@@ -22,13 +22,17 @@ _PREDICATE = re.compile(r"^!?U?P\d$")
 class Instruction:
     """One machine instruction. `guard`: the predicate without which it is skipped, e.g. "!P3"; empty: never skipped.
 
-    `successors` index the kernel's list of instructions.
+    `successors` index the kernel's list of instructions; `blind`: control may also go to code that is not listed.
+    `address` is in bytes from the kernel's entry, `label` what stands before it, if anything.
     """
 
     opcode: str
     operands: tuple[str, ...]
     guard: str = ""
     successors: tuple[int, ...] = ()
+    blind: bool = False
+    address: int = 0
+    label: str = ""
 
     @property
     def guarded(self) -> bool:
@@ -38,6 +42,10 @@ class Instruction:
     def name(self) -> str:
         """The opcode without its modifiers: "LDG" of "LDG.E.64"."""
         return self.opcode.split(".", 1)[0]
+
+    def __str__(self) -> str:
+        guard = f"@{self.guard} " if self.guard else ""
+        return f"{guard}{self.opcode} {', '.join(self.operands)}".rstrip() + f" at {self.address:#06x}"
 
 
 @cache
@@ -82,14 +90,24 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
 def _link(lines: list[str]) -> tuple[Instruction, ...]:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
+    label = ""
     for line in lines:
         if match := _LABEL.match(line):
             labels[match[1]] = len(code)
+            label = match[1]
         elif match := _INSTRUCTION.match(line):
-            guard, opcode, operands = match.groups()
+            address, guard, opcode, operands = match.groups()
             always = guard in {None, "PT", "UPT"}
-            code.append(Instruction(opcode, tuple(_split(operands)), "" if always else guard))
-    return tuple(replace(i, successors=_successors(i, at, labels, len(code))) for at, i in enumerate(code))
+            where = int(address, 16)
+            code.append(
+                Instruction(opcode, tuple(_split(operands)), "" if always else guard, address=where, label=label)
+            )
+            label = ""
+    labels = {name: place for name, place in labels.items() if place < len(code)}
+    return tuple(
+        replace(i, successors=_successors(i, at, labels, len(code)), blind=_blind(i, labels))
+        for at, i in enumerate(code)
+    )
 
 
 def _split(operands: str) -> list[str]:
@@ -112,7 +130,6 @@ def _successors(instruction: Instruction, at: int, labels: dict[str, int], count
     """
     name = instruction.name
     following = (at + 1,) if at + 1 < count else ()
-    labels = {label: place for label, place in labels.items() if place < count}
     if name in {"EXIT", "RET", "KILL"} or instruction.opcode.startswith("BPT.TRAP"):
         return following if instruction.guarded else ()
     if name in {"BRX", "BRXU", "JMX", "JMXU"}:
@@ -120,8 +137,7 @@ def _successors(instruction: Instruction, at: int, labels: dict[str, int], count
         places = [labels.get(label) for label in table[1].split(",")] if table else [None]
         known = [place for place in places if place is not None]
         return tuple(sorted({*(known if len(known) == len(places) else labels.values()), *following}))
-    targets = [_TARGET.search(operand) for operand in instruction.operands]
-    jumps = tuple(labels[match[1]] for match in targets if match and match[1] in labels)
+    jumps = tuple(labels[target] for target in _targets(instruction) if target in labels)
     if name in {"BSSY", "BSYNC"} or not jumps:
         return following
     conditional = (
@@ -131,3 +147,15 @@ def _successors(instruction: Instruction, at: int, labels: dict[str, int], count
         or any(_PREDICATE.match(operand) for operand in instruction.operands)
     )
     return tuple(dict.fromkeys(following + jumps)) if conditional else jumps
+
+
+def _targets(instruction: Instruction) -> list[str]:
+    found = [_TARGET.search(operand) for operand in instruction.operands]
+    return [match[1] for match in found if match]
+
+
+def _blind(instruction: Instruction, labels: dict[str, int]) -> bool:
+    """A jump or call whose target is not known, or not in this listing. An indirect jump stays within its kernel."""
+    if instruction.name not in {"BRA", "JMP", "CALL", "JCAL"}:
+        return False
+    return not any(target in labels for target in _targets(instruction))

@@ -89,4 +89,5 @@ def spec_from_dict(data: dict[str, Any]) -> KernelSpec:
         data["name_expression"],
         defines=tuple((name, value) for name, value in data["defines"]),
         constants=tuple(data["constants"]),
+        scalars=tuple(data["scalars"]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mktune.jit import sass
+from mktune.jit import origins, sass
 from mktune.jit.cubin import Parameters
 from mktune.jit.disassembly import parse
 from mktune.launch import CompiledKernel, KernelSpec, SassFacts
@@ -17,7 +17,7 @@ WEIGHTS, ACTIVATIONS = "c[0x0][0x210]", "c[0x0][0x218]"
 @pytest.fixture(autouse=True)
 def _two_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = ((START, START + 8), (START + 8, START + 16))
-    monkeypatch.setattr(sass, "parameters", lambda cubin, symbol: Parameters(START, ranges))
+    monkeypatch.setattr(origins, "parameters", lambda cubin, symbol: Parameters(START, ranges))
 
 
 def facts(*lines: str) -> SassFacts:
@@ -102,6 +102,8 @@ def test_what_a_proven_load_brings_may_index_a_constant_table() -> None:
     assert early(LOAD_ACTIVATIONS, *index) == (2, 2)
     assert early(LOAD_ACTIVATIONS, index[0], LOAD_WEIGHTS, *index[1:]) == (2, 2)
     assert early(LOAD_WEIGHTS, index[0], LOAD_ACTIVATIONS, *index[1:]) == (2, 1)
+    either = ["@P0 BRA `(.L_x)", "LDG.E.64 R2, desc[UR4][R2.64]", ".L_x:", "LDG.E R6, desc[UR4][R2.64]"]
+    assert early(LOAD_WEIGHTS, *either) == (2, 1)  # on one path the table's entry is an address of its own
 
 
 def test_an_address_is_only_as_good_as_the_worst_path_to_it() -> None:
@@ -121,6 +123,88 @@ def test_a_guarded_value_holds_under_its_guard_until_the_predicate_changes() -> 
     assert early(*guarded, "LDG.E R4, desc[UR4][R2.64]") == (1, 1)
     changed = "ISETP.NE.AND P0, PT, R8, RZ, PT"
     assert early(*guarded, changed, "@P0 LDG.E R4, desc[UR4][R2.64]") == (1, 1)
+
+
+def test_predicates_set_as_a_whole_end_what_was_known_under_one() -> None:
+    guarded = [f"@P0 LDC.64 R2, {WEIGHTS}", "R2P PR, R8, 0x7f", "@P0 LDG.E R4, desc[UR4][R2.64]"]
+    assert early(*guarded) == (1, 1)
+
+
+def test_both_halves_of_an_address_must_be_its_own() -> None:
+    assert early(LOAD_WEIGHTS, "LDS R3, [R8]", "LDG.E R4, desc[UR4][R2.64]") == (1, 1)
+    wide = "IMAD.WIDE.U32 R2, R6, 0x10, R2"
+    assert early(LOAD_WEIGHTS, "S2R R6, SR_TID.X", "LDS R3, [R8]", wide, "LDG.E R4, desc[UR4][R2.64]") == (1, 1)
+    assert early("LDS.64 R4, [R8]", LOAD_WEIGHTS, "S2R R3, SR_TID.X", "LDG.E R4, desc[UR4][R2.64]") == (1, 1)
+
+
+def test_a_sum_of_two_addresses_is_none() -> None:
+    second = f"LDC R6, {WEIGHTS}".replace("0x210", "0x220")
+    three = ["IADD3 R2, P1, PT, R2, R6, RZ", "LDG.E R4, desc[UR4][R2.64]"]
+    assert early(LOAD_WEIGHTS, second, *three) == (1, 0)  # beyond the parameters: a number of the launch
+    assert early(LOAD_WEIGHTS, f"LDC R6, {ACTIVATIONS}", *three) == (1, 1)
+
+
+def test_a_call_may_change_every_register() -> None:
+    assert early(LOAD_WEIGHTS, "CALL.REL.NOINC `(.L_f)", "LDG.E R4, desc[UR4][R2.64]", ".L_f:") == (1, 1)
+
+
+@pytest.mark.parametrize("line", ["CALL.ABS.NOINC R4", "BRA `(elsewhere)", "TLD.LZ R4, R5, R6, 0x0, 1D", "FROB R1"])
+def test_what_nobody_knows_counts_against_the_kernel(line: str) -> None:
+    assert early(line) == (0, 1)
+    assert facts("ACQBULK", line, "EXIT").unproven_loads == 0
+
+
+@pytest.mark.parametrize("move", ["UIADD3 UR6, UR6, 0x0, URZ", "UMOV UR6, UR6", "UIADD3 UR6, UP0, UR6, 0x4, URZ"])
+def test_a_tensor_map_is_reached_by_the_address_of_the_parameters(move: str) -> None:
+    load = ["ULDC.64 UR6, c[0x0][0x198]", move, "UTMALDG.2D [UR8], [UR6]"]
+    assert early(*load) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "move",
+    ["UIADD3 UR6, UP0, UR6, 0x8, URZ", "UIADD3 UR6, UR6, UR9, URZ", "UIADD3 UR6, -UR6, 0x0, URZ", "ULEA UR6, UR6, 0x1"],
+)
+def test_and_by_an_address_that_moved_elsewhere_it_is_not_proven(move: str) -> None:
+    assert early("ULDC.64 UR6, c[0x0][0x198]", "S2UR UR9, SR_CTAID.X", move, "UTMALDG.2D [UR8], [UR6]") == (1, 1)
+    assert early("ULDC.64 UR6, c[0x0][0x198]", "UTMALDG.2D [UR8], [UR6+0x8]") == (1, 1)
+
+
+def test_the_direction_of_a_bulk_copy_is_read() -> None:
+    assert early(LOAD_WEIGHTS, "R2UR UR6, R2", "R2UR UR7, R3", "UBLKCP.S.G [UR8], [UR6], UR9") == (1, 0)
+    assert early(LOAD_WEIGHTS, "R2UR UR6, R2", "R2UR UR7, R3", "UBLKCP.G.S [UR6], [UR8], UR9") == (0, 1)
+
+
+def test_a_reason_names_the_instruction_its_block_and_the_way_to_it() -> None:
+    found = facts("@P0 BRA `(.L_x)", "ACQBULK", "EXIT", ".L_x:", LOAD_ACTIVATIONS, "LDG.E R4, desc[UR4][R2.64]", "EXIT")
+    (reason,) = found.unproven
+    assert reason == (
+        "LDG.E R4, desc[UR4][R2.64] at 0x0050 in block 0x0040 (.L_x), by blocks 0x0000 > 0x0040: "
+        "its address comes from parameter 1, which is not declared constant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (["ACQBULK", "EXIT"], "exit"),
+        (["PREEXIT", LOAD_WEIGHTS, "LDG.E R4, desc[UR4][R2.64]", "ACQBULK"], "start"),
+        ([LOAD_WEIGHTS, "LDG.E R4, desc[UR4][R2.64]", "PREEXIT", "ACQBULK"], "prologue"),
+        ([LOAD_WEIGHTS, "LDG.E R4, desc[UR4][R2.64]", "ACQBULK", "@!P0 PREEXIT"], "after_wait"),
+        (["ACQBULK", "LDG.E R4, desc[UR4][R2.64]", "PREEXIT"], "before_epilogue"),
+        (["ACQBULK", "@P0 BRA `(.L_x)", "LDG.E R4, desc[UR4][R2.64]", ".L_x:", "PREEXIT"], "after_wait"),
+        (["ACQBULK", "UTMALDG.2D [UR8], [UR4]", "LDG.E R4, desc[UR4][R2.64]", "PREEXIT"], "after_wait"),
+        (
+            ["ACQBULK", "UTMALDG.2D [UR8], [UR4]", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR5], R4", "PREEXIT"],
+            "before_epilogue",
+        ),
+    ],
+)
+def test_where_a_kernel_triggers(lines: list[str], place: str) -> None:
+    assert facts(*lines, "EXIT").trigger_place == place
+
+
+def test_local_memory_is_counted() -> None:
+    assert facts("STL.64 [R1], R4", "ACQBULK", "LDL.64 R4, [R1]", "EXIT").local_accesses == 2
 
 
 @pytest.mark.parametrize("write", ["STG.E desc[UR4][R2.64], R4", "REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R4"])

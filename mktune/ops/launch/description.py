@@ -16,8 +16,9 @@ _TRIGGER = {"exit": "kExit", "start": "kStart", "after_wait": "kAfterWait", "bef
 def instance(source: str, template: str, parameters: Sequence[int | str], args: Sequence[Arg]) -> KernelSpec:
     """The spec of `mktune::template<parameters>` in kernels/`source`, to be launched with `args`."""
     constants = tuple(i for i, arg in enumerate(args) if isinstance(arg, ScalarArg) or arg.constant)
+    scalars = tuple(i for i, arg in enumerate(args) if isinstance(arg, ScalarArg))
     name = f"mktune::{template}<{', '.join(map(str, parameters))}>"
-    return KernelSpec(source, name, constants=constants)
+    return KernelSpec(source, name, constants=constants, scalars=scalars)
 
 
 def placement(kernel: KernelPlan, prefetches: bool) -> tuple[str, str]:
