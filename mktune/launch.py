@@ -125,3 +125,9 @@ class CompiledKernel:
     spill_bytes: int
     compiler: str
     facts: SassFacts | None
+
+
+def early_buffers(launch: Launch, facts: SassFacts) -> frozenset[str]:
+    """The buffers that a launch of the code with these facts reads before its wait."""
+    args = [launch.args[index] for index in facts.early_parameters]
+    return frozenset(arg.buffer for arg in args if not isinstance(arg, ScalarArg))

@@ -27,6 +27,7 @@ from mktune.cli.options import (
 )
 from mktune.cli.summary import count
 from mktune.errors import InputError
+from mktune.launch import early_buffers
 from mktune.plan import KernelPlan
 from mktune.shape import Shape
 
@@ -156,6 +157,7 @@ def _document(kernel: Built) -> dict[str, Any]:
         "dynamic_smem_bytes": kernel.launch.smem,
         "stack_bytes": code.stack_bytes,
         "spill_bytes": code.spill_bytes,
+        "early_buffers": sorted(early_buffers(kernel.launch, code.facts)) if code.facts is not None else None,
         "sass": asdict(code.facts) if code.facts is not None else None,
     }
 
@@ -166,7 +168,7 @@ def _print(built: Sequence[Built]) -> None:
     columns += [render.Column("MMA", whole=True), render.Column("machine code")]
     render.table(columns, [_cells(kernel) for kernel in built])
     render.line("early loads: global loads that the machine code can reach before its wait;")
-    render.line("unproven: those whose address is not traced to a constant parameter")
+    render.line("unproven: those whose address is not traced to a constant parameter, and early writes")
 
 
 def _cells(kernel: Built) -> list[object]:
@@ -176,7 +178,9 @@ def _cells(kernel: Built) -> list[object]:
     if facts is None:
         return [kernel.name, placed.gdc, placed.trigger, *sizes, "?", "not read: nvdisasm is missing"]
     words = ["TMA"] if facts.tma else []
-    words += [f"waits {facts.waits}", f"triggers {facts.trigger.replace('_', ' ')}"]
-    words.append(count(facts.loads_before_wait, "early load"))
+    words += [f"waits {facts.waits}", f"triggers {facts.trigger_place.replace('_', ' ')}"]
+    buffers = sorted(early_buffers(kernel.launch, facts))
+    words.append(count(facts.loads_before_wait, "early load") + (f" of {' '.join(buffers)}" if buffers else ""))
     words += [f"{facts.unproven_loads} unproven"] if facts.unproven_loads else []
+    words += [count(facts.local_accesses, "local-memory instruction")] if facts.local_accesses else []
     return [kernel.name, placed.gdc, placed.trigger, *sizes, " ".join(facts.mma) or "–", ", ".join(words)]

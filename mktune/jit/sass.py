@@ -17,6 +17,7 @@ from mktune.jit.origins import Origins, State, join
 from mktune.launch import CompiledKernel, SassFacts
 
 _REASONS = 8  # kept of one kernel; all are counted
+_BLOCKS = 6  # shown of a path
 
 
 def read_facts(kernel: CompiledKernel, code: Mapping[str, Code]) -> SassFacts:
@@ -42,7 +43,7 @@ def read_facts(kernel: CompiledKernel, code: Mapping[str, Code]) -> SassFacts:
         early_parameters=tuple(
             sorted({place for found in loads.values() for place in found if isinstance(place, int)})
         ),
-        unproven=tuple(_explained(instructions, graph, at, wrong[at]) for at in list(wrong)[:_REASONS]),
+        unproven=tuple(_explained(instructions, graph, at, wrong[at]) for at in _chosen(wrong)),
         local_accesses=sum(map(instruction_set.is_local, instructions)),
     )
 
@@ -91,13 +92,21 @@ def _wrong(instruction: Instruction, state: State | None, origins: Origins) -> s
     return "its address is not traced to a parameter"
 
 
+def _chosen(wrong: Mapping[int, str]) -> list[int]:
+    """Of each reason the first place, then others: what is kept shows every kind of fault."""
+    first = {reason: at for at, reason in reversed(list(wrong.items()))}
+    ordered = sorted(first.values()) + [at for at in wrong if at not in first.values()]
+    return ordered[:_REASONS]
+
+
 def _explained(code: Code, graph: Mapping[int, Block], at: int, reason: str) -> str:
     """The instruction, its block, the blocks of a path to it that has no wait, and the reason."""
     way = path(code, graph, at)
     names = [f"{code[first].address:#06x}" for first in way]
+    shown = names if len(names) <= _BLOCKS else [*names[: _BLOCKS // 2], "…", *names[-_BLOCKS // 2 :]]
     block = code[way[-1]]
     label = f" ({block.label})" if block.label else ""
-    return f"{code[at]} in block {names[-1]}{label}, by blocks {' > '.join(names)}: {reason}"
+    return f"{code[at]} in block {names[-1]}{label}, by blocks {' > '.join(shown)}: {reason}"
 
 
 def _waits(code: Code, early: frozenset[int]) -> str:

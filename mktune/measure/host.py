@@ -218,7 +218,7 @@ class CudaHost:
         plan = Plan.from_json(text)
         lowered = lower(plan, self._opened.graph, self._shape, self._device, launches=True)
         kernels = self._kernels(specs_of(lowered))
-        check_facts(lowered, kernels)
+        check_facts(lowered, kernels, plan)
         return plan, lowered, kernels
 
     def _kernels(self, specs: Sequence[KernelSpec]) -> Kernels:

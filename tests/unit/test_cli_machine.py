@@ -36,6 +36,11 @@ def test_compile_reports_the_machine_code_of_every_kernel(capsys: pytest.Capture
     assert (early["trigger"], serial["trigger"]) == ("before_wait", "exit")
     assert early["loads_before_wait"] > 0
     assert serial["loads_before_wait"] == 0
+    assert found["B0p", "branches+pdl"]["early_buffers"] == ["W_a", "W_a_s"]
+    assert found["B0p", "serial"]["early_buffers"] == []
+    assert (early["trigger_place"], serial["trigger_place"]) == ("start", "exit")
+    assert early["unproven"] == []
+    assert all(kernel["sass"]["local_accesses"] == 0 for kernel in found.values())
     assert early["waits"] == serial["waits"] == "always"
 
 

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mktune.access import KernelFacts
+from mktune.access import Access, KernelFacts
 from mktune.errors import CandidateError, SetupError
-from mktune.launch import CompiledKernel, KernelSpec, Launch, SassFacts
+from mktune.graph.builtin import make_plan
+from mktune.graph.workload import workload
+from mktune.launch import BufferArg, CompiledKernel, KernelSpec, Launch, SassFacts, ScalarArg
 from mktune.lowering.kernel_graph import Edge, KernelGraph
-from mktune.measure.gate import check_facts, disagreement
+from mktune.measure.gate import check_facts, disagreement, misplaced, undeclared
+from mktune.plan import TRIGGERS, KernelPlan, Plan
+from mktune.shape import Shape
 
 WAITS = KernelFacts("B", "B", (), waits=True, trigger="after_wait")
 CODE = SassFacts(mma=(), tma=False, waits="always", trigger="after_wait", loads_before_wait=4, unproven_loads=0)
@@ -70,3 +74,69 @@ def test_each_kernel_of_a_graph_is_judged_by_the_edges_into_it(kind: str, early:
 def test_a_plan_that_nobody_can_check_is_not_timed() -> None:
     with pytest.raises(SetupError, match="nvdisasm"):
         check_facts(graph("full"), compiled(A=CODE, B=None))
+
+
+ARGS = (BufferArg("W", constant=True), BufferArg("x"), ScalarArg(16), BufferArg("table", constant=True))
+LAUNCH = Launch(KernelSpec("x.cu", "B"), (1, 1, 1), 32, 0, ARGS)
+READS = replace(WAITS, accesses=(Access("W", False, False), Access("x", False, True), Access("y", True, True)))
+EARLY = replace(CODE, early_parameters=(0, 2), trigger_place="after_wait")
+PLACED = KernelPlan(gdc="prefetch", trigger="after_wait")
+
+
+def test_code_reads_early_only_what_its_facts_declare() -> None:
+    assert undeclared(READS, LAUNCH, EARLY, starts_early=True) == ""
+    wider = replace(EARLY, early_parameters=(0, 3))
+    assert undeclared(READS, LAUNCH, wider, starts_early=True).startswith("reads table before its wait")
+    assert undeclared(READS, LAUNCH, wider, starts_early=False) == ""
+    late = replace(READS, accesses=(Access("W", False, True),))
+    assert "reads W before" in undeclared(late, LAUNCH, EARLY, starts_early=True)
+
+
+def test_code_triggers_where_the_plan_says() -> None:
+    places = ("exit", "start", "prologue", "after_wait", "before_epilogue")
+    for planned in TRIGGERS:
+        for found in places:
+            wrong = misplaced(replace(PLACED, trigger=planned), READS, LAUNCH, replace(EARLY, trigger_place=found))
+            assert bool(wrong) == (planned != found), (planned, found)
+
+
+def test_entry_loads_nothing_early_and_prefetch_loads_its_weights() -> None:
+    assert misplaced(PLACED, READS, LAUNCH, EARLY) == ""
+    none = replace(EARLY, early_parameters=(), loads_before_wait=0)
+    assert "should read W before its wait" in misplaced(PLACED, READS, LAUNCH, none)
+    at_entry = replace(PLACED, gdc="entry")
+    assert "4 loads stand before the wait" in misplaced(at_entry, READS, LAUNCH, EARLY)
+    late = replace(READS, accesses=(Access("W", False, True),))
+    assert misplaced(at_entry, late, LAUNCH, none) == ""
+    assert misplaced(PLACED, READS, LAUNCH, replace(none, waits="never")) == ""  # every read stands before no wait
+
+
+def test_a_plan_whose_code_does_not_do_what_it_says_is_refused() -> None:
+    plan = serial_plan()
+    name = plan.order[0]
+    placed = plan.kernel[name]
+    facts = replace(READS, name=name, op=name, trigger="exit")
+    launches = ((name, LAUNCH),)
+    lowered = KernelGraph((facts,), (), launches=launches)
+    code = replace(EARLY, trigger="exit", trigger_place=placed.trigger)
+    late = replace(code, early_parameters=())
+
+    def built(found: SassFacts) -> dict[KernelSpec, CompiledKernel]:
+        return {LAUNCH.kernel: CompiledKernel(LAUNCH.kernel, "sm_90a", b"", "B", 32, 0, 0, 0, "NVRTC", found)}
+
+    prefetching = replace(plan, kernels=tuple((one, replace(placed, gdc="prologue")) for one, _ in plan.kernels))
+    check_facts(lowered, built(code), prefetching)
+    check_facts(lowered, built(late))  # without a plan nobody asks what it prefetches
+    with pytest.raises(CandidateError, match=f"^{name}: with gdc = prologue it should read W") as caught:
+        check_facts(lowered, built(late), prefetching)
+    assert caught.value.status == "build_error"
+
+
+def serial_plan() -> Plan:
+    known = workload("glm52_attention_prefix")
+    return make_plan(known, tuple(known.ops), Shape.from_m(16, 8192), "sm_90a", "serial")
+
+
+def test_what_is_unproven_is_told_with_its_place() -> None:
+    code = replace(CODE, unproven_loads=1, unproven=("LDG R4 at 0x0010 in block 0x0000: why",))
+    assert disagreement(WAITS, code, starts_early=True).endswith("constants: LDG R4 at 0x0010 in block 0x0000: why")
