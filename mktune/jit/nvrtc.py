@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from typing import Any
 
 from mktune.errors import CandidateError, InputError, SetupError
@@ -19,6 +18,7 @@ _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
+_VERSION = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
 _STATIC = re.compile(r"(\d+) bytes smem")
 
 
@@ -53,14 +53,31 @@ def _nvrtc() -> Any:
 
 @cache
 def compiler() -> str:
-    """The compiler's name and version, e.g. "NVRTC 13.0.88". Raises SetupError where there is none."""
+    """The compiler's name and version as it writes them into its cubins, e.g. "NVRTC 13.0.88": part of every key.
+
+    Which package is installed would not say which library was loaded. Raises SetupError where there is none.
+    """
     status, major, minor = _nvrtc().nvrtcVersion()
     _expect(status)
+    return f"NVRTC {written_version(_empty_cubin()) or f'{major}.{minor}'}"
+
+
+def written_version(cubin: bytes) -> str:
+    """The compiler's version that a cubin carries, e.g. "13.0.88"; empty where it carries none."""
+    match = _VERSION.search(cubin)
+    return match[1].decode() if match else ""
+
+
+def _empty_cubin() -> bytes:
+    nvrtc = _nvrtc()
+    status, program = nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], [])
+    _expect(status)
     try:
-        full = metadata.version("nvidia-cuda-nvrtc")
-    except metadata.PackageNotFoundError:
-        full = ""
-    return f"NVRTC {full if full.startswith(f'{major}.{minor}.') else f'{major}.{minor}'}"
+        (status,) = nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=sm_90a"])
+        _expect(status)
+        return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 def options(arch: str, defines: Sequence[tuple[str, str]]) -> tuple[str, ...]:

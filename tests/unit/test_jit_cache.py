@@ -150,3 +150,17 @@ def test_the_compilers_errors_fit_one_line() -> None:
     log = 'x.cu(3): warning: unused\nx.cu(4): error: no such thing\n\nx.cu(9): error: expected a ";"\n\0'
     assert nvrtc.first_errors(log) == 'x.cu(4): error: no such thing; x.cu(9): error: expected a ";"'
     assert len(nvrtc.first_errors("error " + "x" * 10_000)) <= 600
+
+
+def test_another_compiler_compiles_anew_and_its_version_is_the_cubins_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = KernelSpec("standalone/clock.cu", "mktune::timer_steps")
+    (own,) = build([spec], "sm_90a", cache_dir=tmp_path, facts=False)
+    assert own.compiler == nvrtc.compiler() == f"NVRTC {nvrtc.written_version(own.cubin)}"
+    assert own.compiler.count(".") == 2
+    monkeypatch.setattr(nvrtc, "compiler", lambda: "NVRTC 99.0.1")
+    (other,) = build([spec], "sm_90a", cache_dir=tmp_path, facts=False)
+    assert other.compiler == "NVRTC 99.0.1"
+    assert len(list(tmp_path.glob("kernels/*/*"))) == 2
+    assert nvrtc.written_version(b"\x7fELF") == ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from mktune.jit import nvrtc
 from mktune.jit.control_flow import is_wait
-from mktune.jit.disassembly import Instruction, disassemble
+from mktune.jit.disassembly import Instruction, disassemble, nvdisasm
 from mktune.jit.sass import read_facts
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, KernelSpec, SassFacts
@@ -115,3 +118,38 @@ def test_a_right_kernel_without_its_constants_or_its_wait_is_wrong(name: str, ar
 
 def _without_wait(instruction: Instruction) -> Instruction:
     return replace(instruction, opcode="NOP") if is_wait(instruction) else instruction
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_no_way_of_control_that_the_disassembler_sees_is_missed(arch: str, tmp_path: Path) -> None:
+    """Every edge of its graph, from label to label, is one of ours; ours may have more."""
+    program, code = _program(arch)
+    cubin = tmp_path / "kernels.cubin"
+    cubin.write_bytes(program.cubin)
+    drawn = subprocess.run([str(nvdisasm()), "-bbcfg", str(cubin)], capture_output=True, text=True, check=True).stdout
+    theirs = set(_drawn(drawn))
+    ours = {edge for listing in code.values() for edge in _labelled(listing)}
+    assert len(theirs) > 40
+    assert theirs <= ours
+
+
+def _drawn(text: str) -> Iterator[tuple[str, str]]:
+    """Label → label, where both stand in the listing; what has no label belongs to the one before it."""
+    region: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        if match := re.fullmatch(r'"([^"]+)"', line):
+            last = match[1] if match[1].startswith(".L") else last if match[1].startswith("BB") else "entry"
+            region[match[1]] = last
+    for source, target in re.findall(r'^"([^"]+)":\S+ -> "([^"]+)":', text, re.MULTILINE):
+        if target.startswith(".L") and region[source].startswith(".L"):
+            yield region[source], target
+
+
+def _labelled(listing: tuple[Instruction, ...]) -> Iterator[tuple[str, str]]:
+    label = ""
+    for at, instruction in enumerate(listing):
+        label = instruction.label or label
+        for successor in instruction.successors:
+            if successor != at + 1 or listing[successor].label:
+                yield label, listing[successor].label

@@ -15,7 +15,7 @@ from mktune.jit.build import build
 from mktune.jit.disassembly import disassemble
 from mktune.jit.source import Source, load
 from mktune.launch import BufferArg, ScalarArg, TensorMapArg
-from mktune.measure.gate import disagreement
+from mktune.measure.gate import disagreement, misplaced, undeclared
 from mktune.ops.launch import dynamic_smem, launches_for
 from mktune.ops.registry import all_ops
 from mktune.plan import KernelPlan, OpPlan
@@ -191,6 +191,9 @@ def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch
         assert kernel.facts.tma
         (facts,) = op.facts(plan, placed(op, plan, gdc, trigger))
         assert disagreement(facts, kernel.facts, starts_early=True) == ""
+        launch = found[gdc, trigger][0]
+        assert undeclared(facts, launch, kernel.facts, starts_early=True) == ""
+        assert misplaced(KernelPlan(gdc=gdc, trigger=trigger), facts, launch, kernel.facts) == ""
         assert (kernel.facts.loads_before_wait > 0) == (gdc == "prefetch")
 
 

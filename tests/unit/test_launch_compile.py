@@ -15,6 +15,7 @@ from mktune.jit.build import build
 from mktune.jit.disassembly import disassemble
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, Launch
+from mktune.measure.gate import misplaced, undeclared
 from mktune.ops.checks import trigger_class
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_tiles import GemmConfig
@@ -104,13 +105,16 @@ def test_kernels_that_finish_what_they_sum_wait_too(title: str, fields: dict[str
 def does_as_declared(title: str, plan: OpPlan, placed: list[tuple[str, str]], arch: str) -> None:
     op = all_ops()[title]
     kernels = tuple(KernelPlan(gdc=gdc, trigger=trigger) for gdc, trigger in placed)
-    built = compiled(launches(title, plan, kernels, arch), arch)
-    for kernel, planned, declared in zip(built, kernels, op.facts(plan, kernels), strict=True):
+    launched = launches(title, plan, kernels, arch)
+    built = compiled(launched, arch)
+    for kernel, launch, planned, declared in zip(built, launched, kernels, op.facts(plan, kernels), strict=True):
         facts = kernel.facts
         assert facts is not None
         assert (facts.waits == "always") == declared.waits
         assert facts.trigger == declared.trigger == trigger_class(planned.trigger)
-        assert facts.unproven_loads == 0
+        assert facts.unproven == ()
+        assert undeclared(declared, launch, facts, starts_early=True) == ""
+        assert misplaced(planned, declared, launch, facts) == ""
         early = [access for access in declared.accesses if not access.after_wait]
         assert (facts.loads_before_wait > 0) == bool(early)
 

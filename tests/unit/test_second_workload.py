@@ -18,6 +18,7 @@ from mktune.executors.reference import run_reference
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
+from mktune.measure.gate import misplaced, undeclared
 from mktune.ops.evaluate import differences
 from mktune.ops.inputs import make_inputs
 from mktune.ops.launch import launches_for
@@ -97,11 +98,14 @@ def test_machine_code_waits_triggers_and_loads_as_the_ops_declare(arch):
         if gdc in op.gdc_values(op.default(arch), "")
     ]
     cases += [(G, changed(G.default(arch), split_k=4), KernelPlan(gdc=gdc, trigger="start")) for gdc in GDC]
-    specs = [launches_for(op.title, plan, (kernel,), SHAPE, gpu_of(arch))[0].kernel for op, plan, kernel in cases]
-    for (op, plan, kernel), code in zip(cases, build(specs, arch), strict=True):
+    launches = [launches_for(op.title, plan, (kernel,), SHAPE, gpu_of(arch))[0] for op, plan, kernel in cases]
+    built = build([launch.kernel for launch in launches], arch)
+    for (op, plan, kernel), launch, code in zip(cases, launches, built, strict=True):
         (declared,) = op.facts(plan, (kernel,))
         assert (code.facts.waits, code.facts.trigger, code.facts.unproven_loads) == ("always", declared.trigger, 0)
         assert (code.facts.loads_before_wait > 0) == any(not access.after_wait for access in declared.accesses)
+        assert undeclared(declared, launch, code.facts, starts_early=True) == ""
+        assert misplaced(kernel, declared, launch, code.facts) == ""
         assert (code.spill_bytes, code.stack_bytes) == (0, 0)
 
 
