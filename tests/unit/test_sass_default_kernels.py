@@ -3,6 +3,7 @@ sm_103a. What is proven here is what a stored plan relies on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -14,12 +15,12 @@ from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.jit.control_flow import is_wait
-from mktune.jit.disassembly import disassemble
+from mktune.jit.disassembly import Instruction, disassemble
 from mktune.jit.sass import read_facts
 from mktune.launch import CompiledKernel, Launch, ScalarArg, early_buffers
 from mktune.lowering.graph import lower
 from mktune.measure.gate import disagreement, misplaced, undeclared
-from mktune.plan import KernelPlan
+from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 WORKLOAD = workload("glm52_attention_prefix")
@@ -33,33 +34,53 @@ Placed = tuple[KernelPlan, KernelFacts, Launch, CompiledKernel]
 
 
 @cache
-def kernels(arch: str, gdc: str, trigger: str) -> dict[str, Placed]:
-    """Kernel → how it is placed, what its op declares, its launch and its code."""
-    ops = tuple(WORKLOAD.ops)
-    plan = make_plan(WORKLOAD, ops, SHAPE, arch, "branches+pdl")
+def kernels(arch: str, gdc: str, trigger: str, finalizer: str = "") -> dict[str, Placed]:
+    """Kernel → how it is placed, what its op declares, its launch and its code, for the default configs.
+
+    finalizer  only of ops that know it, with four splits, so that CTAs have sums to add up
+    """
+    calls = WORKLOAD.graph.calls
+    knows = [name for name, call in calls.items() if finalizer in getattr(call.op, "finalizers", ())]
+    configs = {name: _changed(calls[name].op.default(arch), finalizer) for name in knows}
+    plan = make_plan(WORKLOAD, None, SHAPE, arch, "branches+pdl", configs)
     placed = {name: _placed(plan.op, name, gdc, trigger) for name in plan.order}
     plan = replace(plan, kernels=tuple((name, placed[name]) for name, _ in plan.kernels))
-    graph = lower(plan, WORKLOAD.subgraph(ops), SHAPE, gpu_of(arch), launches=True)
+    graph = lower(plan, WORKLOAD.graph, SHAPE, gpu_of(arch), launches=True)
     launches = dict(graph.launches)
-    code = build([launches[kernel.name].kernel for kernel in graph.kernels], arch)
+    asked = [kernel for kernel in graph.kernels if not finalizer or kernel.op in knows]
+    code = build([launches[kernel.name].kernel for kernel in asked], arch)
     return {
         kernel.name: (placed[kernel.name], kernel, launches[kernel.name], compiled)
-        for kernel, compiled in zip(graph.kernels, code, strict=True)
+        for kernel, compiled in zip(asked, code, strict=True)
     }
 
 
-def _placed(ops: dict, name: str, gdc: str, trigger: str) -> KernelPlan:
-    call = WORKLOAD.graph.calls[name[:2]]
-    suffix = name[2:]
-    known = call.op.gdc_values(ops[name[:2]], suffix)
+def _changed(op: OpPlan, finalizer: str) -> OpPlan:
+    return OpPlan.of(op.impl, {**dict(op.config), "finalizer": finalizer, "split_k": 4, "stages": 4})
+
+
+def _placed(ops: Mapping[str, OpPlan], name: str, gdc: str, trigger: str) -> KernelPlan:
+    call, suffix = name[:2], name[2:]
+    known = WORKLOAD.graph.calls[call].op.gdc_values(ops[call], suffix)
     return KernelPlan(gdc=gdc if gdc in known else known[-1], trigger=trigger)
 
 
 @pytest.mark.parametrize(("gdc", "trigger"), PLACEMENTS)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_default_kernels_do_what_is_declared_and_planned(arch: str, gdc: str, trigger: str) -> None:
-    found = kernels(arch, gdc, trigger)
-    assert len(found) >= 8
+    do_what_is_declared(kernels(arch, gdc, trigger), gdc)
+    assert len(kernels(arch, gdc, trigger)) >= len(WORKLOAD.ops)
+
+
+@pytest.mark.parametrize("finalizer", ["last_arriver", "cluster"])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_so_do_those_that_finish_rows_themselves(arch: str, finalizer: str) -> None:
+    found = kernels(arch, "prefetch", "before_epilogue", finalizer)
+    assert set(found) == {"B1p", "C0", "D1p"} | ({"B0p"} if finalizer == "last_arriver" else set())
+    do_what_is_declared(found, "prefetch")
+
+
+def do_what_is_declared(found: dict[str, Placed], gdc: str) -> None:
     for name, (placed, declared, launch, code) in found.items():
         facts = code.facts
         assert facts is not None
@@ -103,9 +124,9 @@ def test_each_kernel_is_refused_without_its_wait_or_without_one_constant(arch: s
 
 
 @cache
-def _listings(cubin: bytes) -> dict:
+def _listings(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     return disassemble(cubin)
 
 
-def disassembled(code: CompiledKernel):
+def disassembled(code: CompiledKernel) -> tuple[Instruction, ...]:
     return _listings(code.cubin)[code.symbol]
