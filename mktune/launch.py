@@ -18,6 +18,7 @@ class KernelSpec:
     constants        indices of the kernel's parameters that are constant while a graph runs: scalars, and addresses and
                      tensor maps of buffers that nothing in a graph writes. Loads before the wait may use only these
     scalars          those of them that are numbers passed by value, and no addresses
+    prelude          path under kernels/ of a header to stand before the source; empty: none. For diagnostic builds
     """
 
     source: str
@@ -25,6 +26,7 @@ class KernelSpec:
     defines: tuple[tuple[str, str], ...] = ()
     constants: tuple[int, ...] = ()
     scalars: tuple[int, ...] = ()
+    prelude: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mktune.errors import InputError
 from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.shape import Shape
+from mktune.trace import Trace
 from mktune.trial import Fingerprint, Outcome, Policy, Winner
 
 
@@ -80,6 +81,16 @@ class Bench(Closing):
     @abstractmethod
     def stamps(self, plan: Plan, kernels: Sequence[str]) -> Stamps:
         """When `kernels` of a verified plan begin and end. Raises InputError for one that it has not."""
+
+    def trace(self, plan: Plan) -> Trace:
+        """When every kernel of a verified plan begins, is ready, triggers and ends in a layer, and the critical path.
+
+            path = bench.trace(plan).path
+            path.kernels, path.slack["C0"]
+
+        What stands in it never scores. Raises InputError where this bench cannot say, CandidateError.
+        """
+        raise InputError(f"{type(self).__name__} notes no times of kernels")
 
     @abstractmethod
     def alone(self, ops: Sequence[str]) -> Bench:

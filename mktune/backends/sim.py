@@ -16,14 +16,16 @@ from mktune.backends.base import Backend, Bench, Problem, Stamps
 from mktune.backends.models import known_gpu
 from mktune.backends.sim_constants import CONSTANTS, VERSION, Constants
 from mktune.backends.sim_kernels import sim_kernels
-from mktune.backends.sim_model import span_us
+from mktune.backends.sim_model import layer_times, span_us
 from mktune.device import Device
 from mktune.errors import InputError, MktuneError
 from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
 from mktune.measure.attribution import attribute
+from mktune.measure.critical_path import critical_path
 from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, structures, winner
 from mktune.plan import Plan
+from mktune.trace import Trace, TracedKernel
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
 POLICY = Policy(backend="sim")
@@ -86,6 +88,30 @@ class SimBench(Bench):
             raise InputError(f"no kernel {', '.join(missing)}; there are {', '.join(times)}")
         origin = min(times[name][0] for name in kernels)
         return Stamps({name: (times[name][0] - origin, times[name][1] - origin) for name in kernels}, span)
+
+    def trace(self, plan: Plan) -> Trace:
+        """As modelled: one layer, and noting its times costs nothing."""
+        graph = workload(plan.workload).subgraph(plan.op_names)
+        lowered = lower(plan, graph, plan.shape)
+        made = sim_kernels(plan, graph, lowered, self._constants)
+        found = layer_times(made, lowered.edges, self.device.sms, self._constants)
+        edges = tuple(((edge.source, edge.target), edge.kind) for edge in lowered.edges)
+        span, _ = model(plan, self.device, self._constants)
+        return Trace(
+            plan_id=plan.plan_id,
+            simulated=True,
+            gpu=self.device.name,
+            sms=self.device.sms,
+            kernels=tuple(
+                TracedKernel(kernel.name, plan.kernel[kernel.name].stream, kernel.ctas, sms, times)
+                for kernel, (times, sms) in zip(made, found.values(), strict=True)
+            ),
+            edges=edges,
+            path=critical_path({name: times for name, (times, _) in found.items()}, edges),
+            plain_us=(span,),
+            stamped_us=(span,),
+            replays=1,
+        )
 
     def alone(self, ops: Sequence[str]) -> SimBench:
         return SimBench(self.problem.part(ops), self.device, self._constants)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mktune.backends.sim_constants import Constants
 from mktune.lowering.kernel_graph import Edge
+from mktune.trace import KernelTimes
 
 _TINY = 1e-9
 
@@ -88,6 +89,15 @@ def span_us(
     return max(end for _, end in ends.values()) + constants.boundary_full, ends
 
 
+def layer_times(
+    kernels: Sequence[SimKernel], edges: Sequence[Edge], sms: int, constants: Constants
+) -> dict[str, tuple[KernelTimes, float]]:
+    """Each kernel's times in a layer, and how many SMs its CTAs occupied at once. In µs; nothing is in between."""
+    timeline = _Timeline(kernels, edges, sms, constants)
+    timeline.run()
+    return {name: (timeline.times(run), run.resident / run.kernel.ctas_per_sm) for name, run in timeline.runs.items()}
+
+
 class _Timeline:
     def __init__(self, kernels: Sequence[SimKernel], edges: Sequence[Edge], sms: int, constants: Constants) -> None:
         self.runs = {kernel.name: _Run(kernel, kernel.cold_bytes) for kernel in kernels}
@@ -103,6 +113,15 @@ class _Timeline:
         while any(run.stage != "done" for run in self.first_served):
             self._advance()
             self._settle()
+
+    def times(self, run: _Run) -> KernelTimes:
+        """What the model knows of a kernel that is done. Its CTAs set up before their wait, unless that comes first."""
+        set_up = 0.0 if run.kernel.gdc == "entry" else self.c.set_up
+        ready = max(run.start + self.c.cta_start + set_up, self._lets_go(run))
+        placed = (run.start, run.placed)
+        triggered = None if run.kernel.trigger == "exit" else min(self._triggered(run), run.end)
+        rooms = [next((o.kernel.name for o in self.first_served if abs(o.end - at) < _TINY), "") for at in placed]
+        return KernelTimes(run.start, run.placed, min(ready, run.end), triggered, run.end, run.placed, *rooms)
 
     def _settle(self) -> None:
         """Everything that happens at this moment."""

@@ -52,21 +52,22 @@ def build(
 
 
 def _jobs(specs: Sequence[KernelSpec], arch: str) -> list[_Job]:
-    sources = {path: load(path) for path in {spec.source for spec in specs}}
+    units = {(spec.source, spec.prelude) for spec in specs}
+    sources = {(path, prelude): load(path, prelude=prelude) for path, prelude in units}
     compiler = nvrtc.compiler()
     jobs = []
     for spec in dict.fromkeys(specs):
-        source = sources[spec.source]
+        source = sources[spec.source, spec.prelude]
         key = KernelCache.key(spec, source, arch, compiler, nvrtc.options(arch, spec.defines))
         jobs.append(_Job(spec, source, key))
     return jobs
 
 
 def _programs(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Jobs of one source and one set of macros, in handfuls."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Job]] = {}
+    """Jobs of one source, one prelude and one set of macros, in handfuls."""
+    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[_Job]] = {}
     for job in jobs:
-        groups.setdefault((job.spec.source, job.spec.defines), []).append(job)
+        groups.setdefault((job.spec.source, job.spec.prelude, job.spec.defines), []).append(job)
     for group in groups.values():
         rest = iter(group)
         while chunk := list(islice(rest, _INSTANCES_PER_PROGRAM)):

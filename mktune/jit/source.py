@@ -37,8 +37,16 @@ class Source:
         return _digest(self.files)
 
 
-def load(path: str, root: Path | None = None) -> Source:
-    """The source at `path` under kernels/ with all that it includes. Raises SetupError where a file is missing."""
+def load(path: str, root: Path | None = None, prelude: str = "") -> Source:
+    """The source at `path` under kernels/ with all that it includes, behind the header `prelude` where one is named.
+
+    Raises SetupError where a file is missing.
+    """
+    if prelude:
+        text = f'#include "{prelude}"\n#include "{path}"\n'
+        parts = dict(file for name in (prelude, path) for file in load(name, root).files)
+        unit = f"{prelude} before {path}"
+        return Source(unit, ((unit, text), *sorted(parts.items())))
     found: dict[str, str] = {}
     pending = [(path, "")]
     while pending:
@@ -58,7 +66,7 @@ def source_fingerprint(specs: Sequence[KernelSpec] | None = None) -> str:
         shipped = (file for file in folder.rglob("*") if file.suffix in resources.KERNEL_SUFFIXES)
         paths = sorted(file.relative_to(folder).as_posix() for file in shipped)
         return _digest((path, _read(folder / path, path, "")) for path in paths)
-    files = {file for spec in specs for file in load(spec.source).files}
+    files = {file for spec in specs for file in load(spec.source, prelude=spec.prelude).files}
     return _digest(sorted(files))
 
 

@@ -10,4 +10,5 @@ validation     races provoked by delays and shuffled priorities
 span           the clock; `screening` when to stop reading it, `session` the GPU's state around it
 promotion      ties, guards and who wins: pure logic
 edge, stamps   what one edge is worth, and when kernels begin and end: they explain, they never score
+tracing        when every CTA begins, is ready, triggers and ends; `critical_path`: what a layer's time hung on
 """

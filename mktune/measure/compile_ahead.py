@@ -90,4 +90,5 @@ def spec_from_dict(data: dict[str, Any]) -> KernelSpec:
         defines=tuple((name, value) for name, value in data["defines"]),
         constants=tuple(data["constants"]),
         scalars=tuple(data["scalars"]),
+        prelude=data["prelude"],
     )

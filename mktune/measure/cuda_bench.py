@@ -27,9 +27,11 @@ from mktune.measure.promotion import Arm
 from mktune.measure.screening import ScreeningBudget
 from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
+from mktune.measure.tracing import trace_of, traced
 from mktune.measure.worker import START_SECONDS, Reply, Worker, WorkerDied
 from mktune.phases import Phases
 from mktune.plan import Plan
+from mktune.trace import Trace
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
 HOST = "mktune.measure.host:CudaHost"
@@ -38,6 +40,7 @@ VALIDATE_SECONDS = 300.0
 PROCESSES = 2
 _KNOWN = 500  # plans whose kernels are remembered
 ROUNDS = 16  # two pairs of every two arms each
+TRACED_ROUNDS = 64
 
 
 class CudaBench(Bench):
@@ -144,6 +147,13 @@ class CudaBench(Bench):
         reply = self._ask(request, ROUNDS_SECONDS)
         times = {name: (float(begin), float(end)) for name, (begin, end) in reply["kernels"].items()}
         return Stamps(times, float(reply["stamped_span_us"]))
+
+    def trace(self, plan: Plan, rounds: int = TRACED_ROUNDS) -> Trace:
+        """Medians over `rounds` layers, and the CTAs of one; see `measure.tracing`."""
+        lowered = lower(plan, self._graph, plan.shape, self._device, launches=True)
+        self._compiler.wait([*specs_of(lowered), *specs_of(traced(lowered))])
+        reply = self._ask({"do": "trace", "plan": plan.json, "rounds": rounds}, ROUNDS_SECONDS)
+        return trace_of(plan, lowered, self._device.name, self._device.sms, reply)
 
     @property
     def cold_bytes(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mktune.device import Device
 from mktune.errors import CandidateError
 from mktune.executors.captured import EXECUTABLES, Executable
-from mktune.executors.cuda_graph import Kernels, compiled_for
+from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
 from mktune.executors.driver_calls import synchronize, use_device
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
@@ -23,6 +23,7 @@ from mktune.jit.build import build
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
+from mktune.measure import tracing
 from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
@@ -85,7 +86,7 @@ class CudaHost:
         synchronize()
 
     def handle(self, request: Reply) -> Reply:
-        """Answer one request: open, calibrate, verify, trial, rounds, validate, stamps, limit or peer."""
+        """Answer one request: open, calibrate, verify, trial, rounds, validate, stamps, trace, limit or peer."""
         do: Callable[..., Reply] = getattr(self, f"_do_{request['do']}")
         try:
             return do(**{name: value for name, value in request.items() if name != "do"})
@@ -196,6 +197,27 @@ class CudaHost:
         """When `kernels` begin and end in a layer; see `stamps`."""
         parsed, lowered, _ = self._built(plan)
         return stamp_times(parsed, lowered, self._opened.memory, self._kernels, self._timer, kernels, replays)
+
+    def _do_trace(self, plan: str, rounds: int) -> Reply:
+        """When every CTA of a layer ran, beside the plain build; see `tracing`."""
+        parsed, lowered, kernels = self._built(plan)
+        buffers, spaces = self._opened.memory.timing(parsed)
+        noted = tracing.traced(lowered)
+        graphs: list[CudaGraph] = []
+        try:
+            graphs.append(CudaGraph(lowered, kernels, buffers))
+            graphs.append(CudaGraph(noted, self._kernels(specs_of(noted)), buffers))
+            plain, noting = graphs
+            self._timer.settle(plain)
+            (samples, notes), state = steady(
+                lambda: tracing.trace_rounds(plain, noting, self._timer, rounds), self._gauges.read
+            )
+        finally:
+            synchronize()
+            for graph in graphs:
+                graph.close()
+        del spaces
+        return {**tracing.reply(samples, notes), "device_state": state}
 
     def _do_limit(self, size: int) -> Reply:
         """How long reading `size` cold bytes takes; see `stream`."""

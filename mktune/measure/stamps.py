@@ -24,7 +24,7 @@ from mktune.ops.launch import with_defines
 from mktune.plan import Plan
 
 STAMPS = "MKTUNE_STAMPS"
-_SYMBOL = "mktune_stamps"
+STAMPS_SYMBOL = "mktune_stamps"
 
 
 def stamped(graph: KernelGraph, kernels: Sequence[str]) -> KernelGraph:
@@ -69,7 +69,7 @@ def stamp_times(
 
 
 def _begin_end(built: CudaGraph, kernel: str) -> tuple[int, int]:
-    address, size = built.symbol(kernel, _SYMBOL)
+    address, size = built.symbol(kernel, STAMPS_SYMBOL)
     stamps = array.array("Q", bytes(size))
     call("cuMemcpyDtoH", stamps.buffer_info()[0], address, size)
     return min(stamps[::2]), max(stamps[1::2])
