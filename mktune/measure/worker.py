@@ -217,12 +217,12 @@ def serve(handle: int, host: str) -> None:
     reply = _answer(make)
     while True:
         reply["ends"] = reply.get("ends", False) or not made
-        pipe.send_bytes(json.dumps(reply).encode())
-        if reply["ends"]:
-            break
         try:
+            pipe.send_bytes(json.dumps(reply).encode())
+            if reply["ends"]:
+                break
             request = json.loads(pipe.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError):  # the parent has gone, or wants no more
             break
         reply = _answer(partial(made[0].handle, request))
     sys.stdout.flush()

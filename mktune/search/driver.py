@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mktune.backends.base import Backend, Bench, Problem
 from mktune.errors import NothingFoundError
 from mktune.graph.builtin import builtin_plans
-from mktune.measure.promotion import Arm, check_builtins
+from mktune.measure.promotion import TIE_BAND, Arm, check_builtins, simplicity
 from mktune.plan import Plan
 from mktune.search.budget import Budget
-from mktune.search.loop import Loop, comparable
+from mktune.search.loop import Loop, ranking
 from mktune.search.op_stage import OpStage
 from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import PHASES, Observer, TuneResult
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
-from mktune.trial import BUILTIN, Status, Winner
+from mktune.trial import BUILTIN, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
     from mktune.store import Store, Study
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 HARMFUL = (Status.HANG, Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.CRASH)
 """What ended so cost a process, and would again: other studies of the same GPU and build do not run it."""
 FINALISTS = 4
-"""Trials, fastest first, that are measured again beside the built-in plans."""
+"""Trials that are measured again beside the built-in plans."""
 
 
 def tune(
@@ -83,6 +84,22 @@ def tune(
     return search.result(proposals, winner)
 
 
+def choose_finalists(trials: Sequence[Trial], policy: Policy) -> list[Plan]:
+    """The fastest trials under `policy`, and the simplest of those that screening cannot tell from the fastest.
+
+    Among plans that are equally fast, chance decides which come first in a screening. The simplest is the one that wins
+    a tie, so it takes part whatever its place: two searches of the same plans end with the same winner.
+    """
+    ranked = ranking(trials, policy)
+    if not ranked:
+        return []
+    fastest = ranked[0][0]
+    tied = [plan for measured, plan in ranked if measured.low_us <= fastest.high_us * (1.0 + TIE_BAND)]
+    found = [plan for _, plan in ranked[:FINALISTS]]
+    simplest = min(tied, key=simplicity)
+    return found if simplest in found else [*found[: FINALISTS - 1], simplest]
+
+
 @dataclass
 class _Search:
     """How a search ends: the built-in plans that everything is judged by, and the winner."""
@@ -104,7 +121,7 @@ class _Search:
     def promote(self, bench: Bench, proposals: Proposals) -> Winner:
         """Measure the best once more beside the built-in plans and store what should be served."""
         loop = self.loop
-        finalists = [plan for _, plan in comparable(loop.trials, bench.policy)[:FINALISTS]]
+        finalists = choose_finalists(loop.trials, bench.policy)
         if not finalists:
             raise NothingFoundError(f"no trial of {len(loop.trials)} succeeded: {loop.first_reason()}")
         loop.observer.progress(loop.progress(proposals, "promote", "promote"))

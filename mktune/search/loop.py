@@ -18,7 +18,7 @@ from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import Observer, Progress, span_of
 from mktune.search.stopping import Stop
 from mktune.store.trials import PlanTaken, StudyFull
-from mktune.trial import BUILTIN, Outcome, Policy, Status, Trial
+from mktune.trial import BUILTIN, Measurement, Outcome, Policy, Status, Trial
 
 if TYPE_CHECKING:
     from mktune.store import Store, Study
@@ -165,16 +165,22 @@ def is_failure(trial: Trial) -> bool:
     return trial.outcome.status not in (Status.OK, Status.PRUNED)
 
 
+def ranking(trials: Sequence[Trial], policy: Policy) -> list[tuple[Measurement, Plan]]:
+    """Measurement and plan of the trials that succeeded under `policy`, fastest first."""
+    found = [
+        (measured, trial)
+        for trial in trials
+        if (measured := trial.outcome.measurement) is not None
+        and measured.policy == policy
+        and trial.outcome.status is Status.OK
+    ]
+    found.sort(key=lambda entry: (entry[0].span_us, entry[1].number))
+    return [(measured, trial.plan) for measured, trial in found]
+
+
 def comparable(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Plan]]:
     """Span and plan of the trials that succeeded under `policy`, fastest first."""
-    found = [
-        (span, trial.number, trial.plan)
-        for trial in trials
-        if (span := span_of(trial)) is not None
-        and trial.outcome.measurement is not None
-        and trial.outcome.measurement.policy == policy
-    ]
-    return [(span, plan) for span, _, plan in sorted(found, key=lambda entry: entry[:2])]
+    return [(measured.span_us, plan) for measured, plan in ranking(trials, policy)]
 
 
 def measured(bench: Bench, plan: Plan, incumbent_us: float | None) -> Outcome:

@@ -11,9 +11,9 @@ from mktune.records import winner_to_dict
 from mktune.trial import Status, Trial, Winner
 
 PHASES = ("ask", "check", "lower", "wait", "prepare", "compile", "measure", "store", "promote", "alone")
-"""Where time goes: ask, check and lower run beside measuring; wait is what measuring then still waited for them. prepare
-hands plans to the compilers, and compile is what measuring waited for those. alone is all that measuring each op by
-itself took, before the search."""
+"""Where time goes: ask, check and lower run beside measuring; wait is what measuring then still waited for them.
+prepare hands plans to the compilers, and compile is what measuring waited for those. alone is all that measuring each
+op by itself took, before the search."""
 
 
 @dataclass(frozen=True)

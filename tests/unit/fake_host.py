@@ -18,7 +18,7 @@ from mktune.errors import CandidateError
 from mktune.trial import Status
 
 SETTINGS = "MKTUNE_TEST_FAKE_HOST"
-"""The environment variable that holds the settings, as JSON: salt, log (a file), noise, fates, spans."""
+"""The environment variable that holds the settings, as JSON: salt, log (a file), noise, fates, spans, other."""
 
 FATES = {
     "hang": (Status.HANG, 10),
@@ -57,6 +57,7 @@ class FakeHost:
         settings = json.loads(os.environ[SETTINGS])
         self._salt, self._log = settings["salt"], settings.get("log")
         self._noise, self._spans = settings.get("noise", 0.0), settings.get("spans", {})
+        self._other = settings.get("other")
         self._draw = random.Random(settings.get("seed", 0))
         self._are_fated = settings.get("fates", True)
         self._poisoned = False
@@ -124,5 +125,5 @@ class FakeHost:
             raise CandidateError(status_of_fate(met), f"as fated: {met}")
 
     def _samples(self, plan: str, count: int) -> list[float]:
-        span = self._spans.get(plan, 10.0 + number_of(plan, "span") % 1000 / 100)
+        span = self._spans.get(plan) or self._other or 10.0 + number_of(plan, "span") % 1000 / 100
         return [span * self._draw.gauss(1.0, self._noise) for _ in range(count)]
