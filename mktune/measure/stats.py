@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 BOOTSTRAP_ROUNDS = 2000
 
@@ -58,11 +58,17 @@ def log_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
 
 
+@lru_cache(maxsize=4)
+def _drawn(count: int, seed: int) -> list[list[int]]:
+    """Places of `count` values, drawn with replacement; once for all pairs of arms, which have equally many samples."""
+    draw = random.Random(seed)
+    return [draw.choices(range(count), k=count) for _ in range(BOOTSTRAP_ROUNDS)]
+
+
 def bootstrap_median(values: Sequence[float], seed: int = 0) -> Interval:
     """The median of `values` with its percentile bootstrap interval; the same seed gives the same interval."""
-    draw = random.Random(seed)
-    count = len(values)
-    medians = sorted(median(draw.choices(values, k=count)) for _ in range(BOOTSTRAP_ROUNDS))
+    take = values.__getitem__
+    medians = sorted(median([*map(take, places)]) for places in _drawn(len(values), seed))
     cut = int(0.025 * BOOTSTRAP_ROUNDS)
     return Interval(median(values), medians[cut], medians[BOOTSTRAP_ROUNDS - 1 - cut])
 
