@@ -80,8 +80,7 @@ def _pair(one: Alternative, other: Alternative) -> Alternative:
         return "memory"
     if one == "number":
         return other
-    # Two addresses make none, and how far a number moves a pointer into the parameters is known only to `_moved`.
-    return one if other == "number" or one == other else "unknown"
+    return one if other == "number" else "unknown"  # two addresses make none, nor an address twice
 
 
 class Origins:
@@ -107,6 +106,7 @@ class Origins:
         low, high, moved = _address_registers(instruction)
         if not low:
             return frozenset()
+        by_map = instruction.name == "UTMALDG"  # a map in memory may name any tensor: only parameters are known
         lows = [self._register(name, state, instruction.guard) for name in low]
         highs = [self._register(name, state, instruction.guard) for name in high]
         found = _combined(lows)
@@ -115,6 +115,8 @@ class Origins:
         upper = _combined(highs)
         if all(isinstance(alternative, tuple) for alternative in found):
             upper -= NUMBER  # a pointer into the parameters has nothing but its carry there
+        if by_map:
+            found = frozenset("unknown" if isinstance(one, int) else one for one in found)
         return frozenset(self._resolved(alternative) for alternative in found | upper)
 
     def proven(self, instruction: Instruction, state: State) -> bool:
@@ -174,7 +176,8 @@ class Origins:
         for i, source in enumerate(sources):
             values += self._operand(source, state, instruction.guard, half if i in wide else 0)
         if instruction.name in {"SEL", "USEL", "FSEL", "UFSEL"}:
-            return _bounded(frozenset().union(*values)) if values else NUMBER
+            picked = values if len(values) > 1 else [*values, NUMBER]  # the other is a number that stands there
+            return _bounded(frozenset().union(*picked))
         if not any(isinstance(one, tuple) for value in values for one in value):
             return _combined(values)
         return self._moved(instruction, sources, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, SetupError
 from mktune.executors.cuda_graph import Kernels
-from mktune.launch import Launch, SassFacts, early_buffers
+from mktune.launch import Launch, SassFacts, ScalarArg, early_buffers
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.plan import KernelPlan, Plan
 from mktune.trial import Status
@@ -55,6 +55,8 @@ def undeclared(declared: KernelFacts, launch: Launch, sass: SassFacts, starts_ea
     """Which buffers the code reads before the wait that its facts do not name there, where it may start early."""
     if not starts_early:
         return ""
+    if numbers := [index for index in sass.early_parameters if isinstance(launch.args[index], ScalarArg)]:
+        return f"takes an address before its wait from parameter {numbers[0]}, which is a number"
     extra = early_buffers(launch, sass) - _declared_early(declared)
     return f"reads {_listed(extra)} before its wait, which its facts do not declare" if extra else ""
 

@@ -142,6 +142,7 @@ def test_a_sum_of_two_addresses_is_none() -> None:
     three = ["IADD3 R2, P1, PT, R2, R6, RZ", "LDG.E R4, desc[UR4][R2.64]"]
     assert early(LOAD_WEIGHTS, second, *three) == (1, 0)  # beyond the parameters: a number of the launch
     assert early(LOAD_WEIGHTS, f"LDC R6, {ACTIVATIONS}", *three) == (1, 1)
+    assert early(LOAD_WEIGHTS, f"LDC R6, {WEIGHTS}", *three) == (1, 1)
 
 
 def test_a_call_may_change_every_register() -> None:
@@ -167,6 +168,18 @@ def test_a_tensor_map_is_reached_by_the_address_of_the_parameters(move: str) -> 
 def test_and_by_an_address_that_moved_elsewhere_it_is_not_proven(move: str) -> None:
     assert early("ULDC.64 UR6, c[0x0][0x198]", "S2UR UR9, SR_CTAID.X", move, "UTMALDG.2D [UR8], [UR6]") == (1, 1)
     assert early("ULDC.64 UR6, c[0x0][0x198]", "UTMALDG.2D [UR8], [UR6+0x8]") == (1, 1)
+
+
+def test_a_tensor_map_that_lies_in_memory_may_name_any_tensor() -> None:
+    assert early(LOAD_WEIGHTS, "R2UR UR6, R2", "R2UR UR7, R3", "UTMALDG.2D [UR8], [UR6]") == (1, 1)
+
+
+def test_of_two_addresses_that_are_picked_from_both_count() -> None:
+    other = "LDC.64 R6, c[0x0][0x218]"
+    pick = ["SEL R2, R2, R6, P0", "SEL R3, R3, R7, P0", "LDG.E R4, desc[UR4][R2.64]"]
+    assert early(LOAD_WEIGHTS, other, *pick) == (1, 1)
+    assert early(LOAD_WEIGHTS, other.replace("218", "210"), *pick) == (1, 0)
+    assert early(LOAD_WEIGHTS, "SEL R2, R2, 0x10, P0", "LDG.E R4, desc[UR4][R2.64]") == (1, 1)
 
 
 def test_the_direction_of_a_bulk_copy_is_read() -> None:

@@ -79,7 +79,7 @@ def test_a_plan_that_nobody_can_check_is_not_timed() -> None:
 ARGS = (BufferArg("W", constant=True), BufferArg("x"), ScalarArg(16), BufferArg("table", constant=True))
 LAUNCH = Launch(KernelSpec("x.cu", "B"), (1, 1, 1), 32, 0, ARGS)
 READS = replace(WAITS, accesses=(Access("W", False, False), Access("x", False, True), Access("y", True, True)))
-EARLY = replace(CODE, early_parameters=(0, 2), trigger_place="after_wait")
+EARLY = replace(CODE, early_parameters=(0,), trigger_place="after_wait")
 PLACED = KernelPlan(gdc="prefetch", trigger="after_wait")
 
 
@@ -88,6 +88,8 @@ def test_code_reads_early_only_what_its_facts_declare() -> None:
     wider = replace(EARLY, early_parameters=(0, 3))
     assert undeclared(READS, LAUNCH, wider, starts_early=True).startswith("reads table before its wait")
     assert undeclared(READS, LAUNCH, wider, starts_early=False) == ""
+    scalar = replace(EARLY, early_parameters=(0, 2))
+    assert "parameter 2, which is a number" in undeclared(READS, LAUNCH, scalar, starts_early=True)
     late = replace(READS, accesses=(Access("W", False, True),))
     assert "reads W before" in undeclared(late, LAUNCH, EARLY, starts_early=True)
 
