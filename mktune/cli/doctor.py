@@ -42,7 +42,7 @@ def add(app: typer.Typer) -> None:
 
 def doctor(store: StoreUrl = None, as_json: Json = False) -> None:
     """Look at the GPU, the packages, the cache and the store. Exit code 3 where something needed is broken."""
-    checks = [_python(), *_packages(), _compiler(), _gpu(), _cache(), _store(store)]
+    checks = [_python(), *_packages(), *_own_packages(), _compiler(), _gpu(), _cache(), _store(store)]
     broken = [check.name for check in checks if check.state == BROKEN]
     if as_json:
         render.document({"ok": not broken, "checks": [asdict(check) for check in checks]})
@@ -77,6 +77,18 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
     if missing:
         return Check(name, state_if_missing, f"missing {', '.join(missing)}: {hint}")
     return Check(name, OK, ", ".join(found))
+
+
+def _own_packages() -> Iterator[Check]:
+    """Only where MKTUNE_PATH names some."""
+    from mktune import extensions
+
+    try:
+        if own := extensions.packages():
+            held = ", ".join(f"{package.name} ({package.folder})" for package in own)
+            yield Check("own packages", OK, f"{held}: workloads {', '.join(extensions.names('workloads')) or 'none'}")
+    except MktuneError as error:
+        yield Check("own packages", BROKEN, str(error))
 
 
 def _compiler() -> Check:

@@ -52,7 +52,7 @@ def make_plan(
         scale_format=workload.scale_format,
         shape=shape,
         m_range=shape.served_m,
-        kv_range=shape.served_kv,
+        kv_range=graph.served_kv(shape),
         ops=tuple(configs.items()),
         kernels=tuple(kernels.items()),
         order=order,

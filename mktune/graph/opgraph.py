@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from mktune.access import Access, KernelFacts
 from mktune.errors import InputError
-from mktune.graph.tensors import Dims, TensorSpec
+from mktune.graph.tensors import KV_SYMBOLS, Dims, TensorSpec
 from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import MAX_KV, Shape
 
 if TYPE_CHECKING:
     from mktune.ops.base import Op
@@ -132,6 +133,15 @@ class OpGraph:
         """Def-use edges between calls, (producer, consumer), each once, in call order of the consumer."""
         found = {(source, call.name): None for call in self.calls.values() for _, source in call.sources}
         return tuple(found)
+
+    @cached_property
+    def uses_kv(self) -> bool:
+        """Whether any tensor's size depends on the context capacity. For graphs that are recorded whole."""
+        return any(dim in KV_SYMBOLS for tensor in self.tensors.values() for dim in tensor.dims)
+
+    def served_kv(self, shape: Shape) -> tuple[int, int]:
+        """The capacities that a plan tuned at `shape` claims to serve: all of them where none makes a difference."""
+        return shape.served_kv if self.uses_kv else (shape.tokens_per_request, MAX_KV)
 
     def subgraph(self, ops: Sequence[str]) -> OpGraph:
         """The part of this graph that `ops` make; what they lack becomes runtime arguments.

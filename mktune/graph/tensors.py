@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mktune.shape import Shape
 
+if TYPE_CHECKING:
+    import torch
+
 PAGE = 64
 """Tokens of one cache page."""
+
+Fill = Callable[[Shape, "torch.Generator"], "torch.Tensor"]
+"""Draws a tensor of one's own kind: for a shape, from a generator and on its device."""
 
 Dim = int | str
 Dims = tuple[Dim, ...]
@@ -43,6 +50,10 @@ SYMBOLS: dict[str, Callable[[Shape], int]] = {
 256 (stride of a row of logits), block-table columns, pages of the pool."""
 
 
+KV_SYMBOLS = frozenset({"kv", "kv256", "blocks", "pages"})
+"""Those that depend on the context capacity."""
+
+
 def size_of(dims: Dims, shape: Shape) -> tuple[int, ...]:
     """The dimensions as numbers."""
     return tuple(dim if isinstance(dim, int) else SYMBOLS[dim](shape) for dim in dims)
@@ -53,12 +64,13 @@ class Port:
     """What an op wants or makes at one of its ports.
 
     dims         numbers and names of `SYMBOLS`, outermost first
-    fill, scale  how an input is drawn where nothing gives it (`mktune.ops.inputs`): the kind of values and their size
+    fill, scale  how an input is drawn where nothing gives it: a kind of values that `mktune.ops.inputs` knows, or a
+                 function that draws them, and their size
     """
 
     dtype: str
     dims: Dims
-    fill: str = field(default="normal", compare=False)
+    fill: str | Fill = field(default="normal", compare=False)
     scale: float = field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:

@@ -115,7 +115,8 @@ def at_shape(plan: Plan, shape: Shape) -> Plan:
     """The same plan for another shape; the same object where it is its own."""
     if plan.shape == shape:
         return plan
-    return replace(plan, shape=shape, m_range=shape.served_m, kv_range=shape.served_kv).canonical()
+    kv_range = workload(plan.workload).subgraph(plan.op_names).served_kv(shape)
+    return replace(plan, shape=shape, m_range=shape.served_m, kv_range=kv_range).canonical()
 
 
 def refuse_invalid(plans: Mapping[str, Plan], device: Device) -> None:

@@ -15,7 +15,6 @@ from mktune.device import Device
 from mktune.executors.buffers import Buffers, Poison, Span, merge
 from mktune.executors.torch_memory import allocate, counters, workspaces
 from mktune.graph.opgraph import OpGraph
-from mktune.graph.tensors import PAGE, TensorSpec
 from mktune.ops.inputs import make_inputs
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -135,10 +134,16 @@ class Copies:
         spans: list[Span] = []
         for name, tensor in made.items():
             spec = self.memory.graph.tensors[name]
-            if spec.kind == "cache":
-                spans += merge(cache_rows(spec, tensor, self.memory.args["slots"].tolist()))
-            else:
-                spans.append(span_of(tensor))
+            spans += merge(self._rows(name, tensor)) if spec.kind == "cache" else [span_of(tensor)]
+        return spans
+
+    def _rows(self, name: str, cache: torch.Tensor) -> list[Span]:
+        """The bytes of a cache that the calls that update it say they write."""
+        args, spans = self.memory.args, []
+        for call in self.memory.graph.calls.values():
+            given = {port: args[tensor] for port, tensor in call.inputs if tensor in args}
+            for port in (port for port, tensor in call.outputs if tensor == name):
+                spans += [Span(cache.data_ptr() + first, size) for first, size in call.op.written(port, given)]
         return spans
 
 
@@ -179,20 +184,3 @@ def addresses(tensors: Tensors) -> dict[str, int]:
 def span_of(tensor: torch.Tensor) -> Span:
     """The bytes of a contiguous tensor."""
     return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-
-
-def cache_rows(spec: TensorSpec, cache: torch.Tensor, slots: list[int]) -> list[Span]:
-    """The bytes of `cache` that the rows at `slots` own; a slot of -1 owns none.
-
-    A cache of [pages, 64, width] keeps a row together; one of [pages, bytes] keeps the 128 codes of each of 64 rows,
-    then their fp32 scales.
-    """
-    base, page_bytes = cache.data_ptr(), math.prod(cache.shape[1:]) * cache.element_size()
-    codes = page_bytes // PAGE if len(spec.dims) == 3 else page_bytes // PAGE - 4
-    spans = []
-    for slot in (slot for slot in slots if slot >= 0):
-        page, row = base + slot // PAGE * page_bytes, slot % PAGE
-        spans.append(Span(page + row * codes, codes))
-        if len(spec.dims) == 2:
-            spans.append(Span(page + PAGE * codes + row * 4, 4))
-    return spans

@@ -152,6 +152,14 @@ class Op(ABC):
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         """Scratch memory and counters that the kernels need."""
 
+    def written(self, port: str, inputs: Tensors) -> list[tuple[int, int]]:
+        """(first byte, bytes) of what this op writes of the cache at `port`, given its runtime arguments.
+
+        Verification poisons it before each run, so that a row that was not written shows. Left out, the cache is
+        compared only.
+        """
+        return []
+
     @abstractmethod
     def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
         """The size of each kernel, in the order of `kernels(plan)`."""

@@ -21,6 +21,13 @@ def unpack(pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, pages[:, _VALUE_BYTES:].contiguous().view(torch.float32).view(-1)
 
 
+def spans_of(slot: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(first byte, bytes) of a token's values and of its scale."""
+    page, token = divmod(slot, PAGE)
+    base = page * INDEX_PAGE_BYTES
+    return (base + token * INDEX_DIM, INDEX_DIM), (base + _VALUE_BYTES + token * 4, 4)
+
+
 def tokens(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Rows of e4m3 `values`, chosen as bytes: not every build of torch can index e4m3."""
     import torch

@@ -18,7 +18,7 @@ from mktune.ops.dimensions import (
     ROPE_THETA,
 )
 from mktune.ops.gemm import GemmOp, Problem
-from mktune.ops.index_pages import pack, tokens, unpack
+from mktune.ops.index_pages import pack, spans_of, tokens, unpack
 from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
 from mktune.ops.tolerances import QuantisedTolerance
 from mktune.plan import ConfigValue
@@ -74,6 +74,9 @@ class IndexerK(GemmOp):
         if not found and plan.impl == "wgmma" and _TOO_LARGE.items() <= dict(plan.config).items():
             found.append(Violation("tile", "", "128 × 128 leaves wgmma no registers to sum half K groups apart"))
         return found
+
+    def written(self, port: str, inputs: Tensors) -> list[tuple[int, int]]:
+        return [span for slot in inputs["slots"].tolist() if slot >= 0 for span in spans_of(slot)]
 
     def product(self, inputs: Tensors) -> torch.Tensor:
         return to_bf16(block_fp8_matmul(inputs["h_q"], inputs["h_s"], inputs["W_k"], inputs["W_k_s"]))

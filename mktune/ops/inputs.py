@@ -62,7 +62,10 @@ class _Draw:
     ragged: bool
 
     def values(self, name: str, port: Port) -> torch.Tensor:
-        values = _FILLS[port.fill](self, name, port)
+        if isinstance(port.fill, str):
+            values = _FILLS[port.fill](self, name, port)
+        else:
+            values = port.fill(self.shape, self.generator(name))
         assert tuple(values.shape) == port.size(self.shape), name
         return values
 

@@ -65,6 +65,10 @@ class QkvA(GemmOp):
         "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
     }
 
+    def written(self, port: str, inputs: Tensors) -> list[tuple[int, int]]:
+        row = 2 * MLA_DIM
+        return [(slot * row, row) for slot in inputs["slots"].tolist() if slot >= 0]
+
     def product(self, inputs: Tensors) -> torch.Tensor:
         return to_bf16(block_fp8_matmul(inputs["h_q"], inputs["h_s"], inputs["W_a"], inputs["W_a_s"]))
 

@@ -274,7 +274,7 @@ class SearchSpace:
             scale_format=self.workload.scale_format,
             shape=self.shape,
             m_range=self.shape.served_m,
-            kv_range=self.shape.served_kv,
+            kv_range=self.graph.served_kv(self.shape),
             ops=tuple(draft.op_plans().items()),
             kernels=tuple(kernels.items()),
             order=draft.order,

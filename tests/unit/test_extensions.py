@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,13 @@ def test_what_ships_needs_no_path(monkeypatch, tmp_path: Path) -> None:
     code = "from mktune.graph.workload import workload as w; print(w('glm52_attention_prefix').contract)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "1\n", done.stderr
+
+
+def test_doctor_lists_packages_and_says_what_is_wrong_with_one(monkeypatch, tmp_path: Path) -> None:
+    for path, code, says in ((OWN, 0, "workloads gemm_rmsnorm"), (tmp_path / "absent", 3, "is no Python package")):
+        monkeypatch.setenv("MKTUNE_PATH", str(path))
+        command = [sys.executable, "-m", "mktune", "doctor", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "own packages"]
+        assert (done.returncode, check["state"]) == (code, "broken" if code else "ok")
+        assert says in check["detail"]

@@ -1,15 +1,21 @@
 """Memory of a problem and comparison with the references, without a GPU: layers, poison, planted differences."""
 
+from typing import ClassVar
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gemm_rmsnorm.ops.row_norm import RowNorm  # noqa: E402
+
 from mktune.device import Device  # noqa: E402
-from mktune.graph.builtin import builtin_plans  # noqa: E402
+from mktune.graph.builtin import builtin_plans, make_plan  # noqa: E402
+from mktune.graph.opgraph import OpGraph  # noqa: E402
+from mktune.graph.tensors import Port  # noqa: E402
 from mktune.graph.workload import workload  # noqa: E402
 from mktune.measure import memory as memory_module  # noqa: E402
 from mktune.measure.correctness import KnownResults, compare_layers, fail_on, unequal_bits  # noqa: E402
-from mktune.measure.memory import cache_rows, layers_for, make_memory, shares_kv, span_of  # noqa: E402
+from mktune.measure.memory import layers_for, make_memory, shares_kv, span_of  # noqa: E402
 from mktune.ops.evaluate import evaluate  # noqa: E402
 from mktune.plan import OpPlan  # noqa: E402
 from mktune.shape import Shape  # noqa: E402
@@ -130,15 +136,37 @@ def test_poison_covers_results_and_workspaces_and_spares_counters(copies):
 
 
 def test_rows_of_both_caches_are_where_the_contract_says():
-    specs = KNOWN.graph.tensors
-    mla, keys = torch.zeros(2, 64, 576, dtype=torch.bfloat16), torch.zeros(2, 8448, dtype=torch.uint8)
-    assert [(s.address - mla.data_ptr(), s.bytes) for s in cache_rows(specs["mla_cache"], mla, [65, -1])] == [
-        (65 * 1152, 1152)
-    ]
-    assert [(s.address - keys.data_ptr(), s.bytes) for s in cache_rows(specs["index_k_cache"], keys, [66])] == [
+    slots = {"slots": torch.tensor([65, -1, 66])}
+    assert KNOWN.graph.calls["B0"].op.written("mla_cache", slots) == [(65 * 1152, 1152), (66 * 1152, 1152)]
+    assert KNOWN.graph.calls["B1"].op.written("index_k_cache", slots) == [
+        (8448 + 1 * 128, 128),
+        (8448 + 8192 + 1 * 4, 4),
         (8448 + 2 * 128, 128),
         (8448 + 8192 + 2 * 4, 4),
     ]
+
+
+class Counts(RowNorm):
+    """Counts its calls in a cache that is no pages, and does not say where it writes."""
+
+    inputs = ("y", "norm_w", "calls")
+    outputs = ("h", "calls")
+    ports: ClassVar = {**RowNorm.ports, "calls": Port("i64", (3,), lambda shape, g: torch.arange(3, device=g.device))}
+
+
+def test_a_cache_of_ones_own_layout_is_drawn_copied_and_compared_but_not_poisoned():
+    graph, op = OpGraph("counting"), Counts()
+    given = {"y": graph.runtime_arg("y", "bf16", ("m", 6144)), "norm_w": graph.bound_weight("norm_w", "bf16", (6144,))}
+    made = graph.call("N", op, **given, calls=graph.cache("calls", "i64", (3,)))
+    graph.set_outputs(made["h"])
+    memory = make_memory(graph, SHAPE, 2, 0, "cpu")
+    assert memory.bound[1]["calls"].tolist() == [0, 1, 2]
+    copies = memory.verification()
+    copies.made[0]["calls"] += 1
+    assert memory.bound[0]["calls"].tolist() == [0, 1, 2]
+    plan = make_plan(workload("gemm_rmsnorm"), ("N",), SHAPE, "sm_90a", "serial")
+    _, poison, _ = copies.buffers(plan)
+    assert poison.of(0) == (span_of(copies.made[0]["h"]),)
 
 
 def test_bits_are_compared_by_name_and_layer(right):

@@ -15,6 +15,7 @@ from command_line import run
 from mktune.backends.models import gpu_of
 from mktune.device import ARCHITECTURES
 from mktune.executors.reference import run_reference
+from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
@@ -24,7 +25,7 @@ from mktune.ops.inputs import make_inputs
 from mktune.ops.launch import launches_for
 from mktune.plan import GDC, TRIGGERS, KernelPlan, OpPlan
 from mktune.runtime import PlanBook
-from mktune.shape import Shape
+from mktune.shape import MAX_KV, Shape
 from mktune.validity import check
 
 WORK = workload("gemm_rmsnorm")
@@ -111,3 +112,15 @@ def test_machine_code_waits_triggers_and_loads_as_the_ops_declare(arch):
 
 def changed(plan: OpPlan, **fields: int | str) -> OpPlan:
     return OpPlan.of(plan.impl, {**dict(plan.config), "stages": 4, **fields})
+
+
+def test_a_plan_serves_every_capacity_where_none_makes_a_difference(capsys):
+    """No tensor of this workload depends on KV; of the attention prefix some parts do."""
+    assert make_plan(WORK, None, SHAPE, "sm_90a", "serial").kv_range == (8, MAX_KV)
+    run(capsys, *TUNE)
+    hit = PlanBook.open().get("gemm_rmsnorm", m=16, kv=100_000, gpu="NVIDIA H200", allow_simulated=True)
+    assert hit.plan.shape == SHAPE
+    prefix = workload("glm52_attention_prefix")
+    served = {op: prefix.subgraph((op,)).served_kv(SHAPE)[1] for op in prefix.ops}
+    assert {op for op, most in served.items() if most == MAX_KV} == {"A0", "C0", "D0"}
+    assert prefix.graph.served_kv(SHAPE) == (8, 64)
