@@ -72,10 +72,14 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, in the form that `mktune.records.measurement_from_dict` reads."""
-        data = asdict(self)
-        data["samples_us"] = list(self.samples_us)
-        data["device_state"] = dict(self.device_state)
-        return data
+        return {  # `asdict` would copy every sample by itself
+            "span_us": self.span_us,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "samples_us": list(self.samples_us),
+            "policy": asdict(self.policy),
+            "device_state": dict(self.device_state),
+        }
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ class Loop:
                 continue
             except StudyFull:
                 break
+            proposals.refill()
             trial = self._try(bench, proposal, number)
             proposals.tell(proposal, span_of(trial))
             self.observer.trial(trial, self.progress(proposals, trial.source))

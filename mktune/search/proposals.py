@@ -125,8 +125,8 @@ class Proposals(Closing):
     def take(self, ready: Callable[[Plan], bool] = lambda plan: True) -> Proposal | None:
         """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one."""
         while True:
-            while len(self._queue) < AHEAD and self._may_ask():
-                self._ask_for_more()
+            if not self._queue:
+                self.refill(AHEAD)
             if not self._queue:
                 return None
             place = self._first_ready(ready)
@@ -138,6 +138,14 @@ class Proposals(Closing):
                 self._ask_for_more()
             else:
                 time.sleep(_LOOK_S)
+
+    def refill(self, count: int = AHEAD - 1) -> None:
+        """Have so many proposals made behind the one that was taken. Call it when that one's measurement begins.
+
+        Two threads of Python run in turn, not together: what is asked for earlier holds up whoever takes and stores.
+        """
+        while len(self._queue) < count and self._may_ask():
+            self._ask_for_more()
 
     def _ask_for_more(self) -> None:
         self._queue.append(self._thread.submit(self._next))
