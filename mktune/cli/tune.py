@@ -99,7 +99,7 @@ def tune(
 ) -> None:
     """Search for the fastest correct plan at every M and KV, one study each, and store the winners."""
     from mktune.graph.workload import workload as find
-    from mktune.search import DEFAULT_SAMPLER, Budget, Stop, check_sampler
+    from mktune.search import DEFAULT_SAMPLER, Budget, Stop, check_sampler, require_a_plan
     from mktune.space import SearchSpace
     from mktune.store import Store
 
@@ -113,6 +113,8 @@ def tune(
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
+    for searched in spaces:
+        require_a_plan(searched)
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)

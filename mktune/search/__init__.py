@@ -10,6 +10,7 @@ result      what is told meanwhile and in the end
 
 from mktune.search.budget import Budget
 from mktune.search.driver import tune
+from mktune.search.proposals import require_a_plan
 from mktune.search.result import Observer, Progress, TuneResult
 from mktune.search.samplers.base import DEFAULT as DEFAULT_SAMPLER
 from mktune.search.samplers.base import check_sampler, sampler_names
@@ -23,6 +24,7 @@ __all__ = [
     "Stop",
     "TuneResult",
     "check_sampler",
+    "require_a_plan",
     "sampler_names",
     "tune",
 ]

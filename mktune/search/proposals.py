@@ -7,6 +7,7 @@ nobody up. Where everything is always ready, as with a model, what is proposed d
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mktune.closing import Closing
-from mktune.errors import PlanError
+from mktune.errors import PlanError, SpaceError
 from mktune.lowering.graph import lower, lowered_id
 from mktune.phases import Phases
 from mktune.plan import Plan
@@ -263,3 +264,27 @@ class Proposals(Closing):
                 return Proposal(plan, "enumeration", choices, key)
         self._exhausted = "every valid plan of the space was measured"
         return None
+
+
+def require_a_plan(space: SearchSpace) -> None:
+    """Raise SpaceError where no plan of `space` is valid, with what is wrong with the first. Touches no device.
+
+    A small space is gone through; of a large one MANY plans are drawn.
+    """
+    draw, first = random.Random(0), ""
+    for _, plan in _some(space, draw):
+        violations = check(plan, space.device)
+        if not violations:
+            return
+        first = first or str(violations[0])
+    raise SpaceError(f"no plan of the search space of {','.join(space.graph.calls)} is valid; the first: {first}")
+
+
+def _some(space: SearchSpace, draw: random.Random) -> Iterator[tuple[Choices, Plan]]:
+    for _ in range(FEW):
+        yield at_random(space, draw)
+    if space.size().exact:
+        yield from space
+    else:
+        for _ in range(FEW, MANY):
+            yield at_random(space, draw)

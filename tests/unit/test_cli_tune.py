@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 from command_line import run
+from fake_bench import small_space_file
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from mktune.backends.sim import SimBench
 from mktune.cli.progress import BarObserver
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
+from mktune.plan import Plan
 from mktune.search import Progress
 from mktune.shape import Shape
 from mktune.store import Store
@@ -105,6 +108,54 @@ def test_malformed_space_names_file_and_line(tmp_path: Path, capsys: pytest.Capt
         _, err = run(capsys, *SIM, "--m", "16", "--kv", "8192", "--space", str(space), code=2)
         assert re.search(rf"{re.escape(str(space))}:[0-9]+", err)
         assert err.count("\n") == 1
+
+
+def test_a_space_without_a_valid_plan_ends_before_anything_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = small_space_file(tmp_path).read_text()
+    for old, new in (("block_m: [16]", "block_m: [128]"), ("block_n: [64, 128]", "block_n: [128]")):
+        text = text.replace(old, new)
+    (tmp_path / "none.yaml").write_text(text.replace("stages: [6]", "stages: [12]"))  # no SM has such shared memory
+    monkeypatch.setattr("mktune.backends.sim.SimBackend.open", lambda *args: pytest.fail("the device was asked for"))
+    store = tmp_path / "x.db"
+    out, err = run(
+        capsys, *SIM, "--m", "16", "--kv", "8192", "--space", str(tmp_path / "none.yaml"), "--store", str(store), code=2
+    )
+    assert out == ""
+    assert "no plan of the search space of A0,B0 is valid" in err
+    assert err.count("\n") == 1
+    assert not store.exists()
+
+
+def test_an_exhausted_space_is_a_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--space", str(small_space_file(tmp_path)), "--trials", "500"]
+    out, _ = run(capsys, *question, "--store", str(tmp_path / "x.db"), "--json", code=0)
+    (cell,) = json.loads(out)["cells"]
+    assert cell["exhausted"] == "every valid plan of the space was measured"
+    assert cell["trials"] < 500
+    assert cell["stored"]
+
+
+def test_failed_trials_are_run_again_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--store", str(tmp_path / "x.db"), "--study", "s", "--json"]
+    measure = SimBench.measure
+
+    def hang(bench: SimBench, plan: Plan, incumbent: float | None) -> Outcome:
+        good = incumbent is None or dict(plan.op["A0"].config)["threads"] != 192
+        return measure(bench, plan, incumbent) if good else Outcome(Status.HANG, "no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SimBench, "measure", hang)
+        out, _ = run(capsys, *question, "--trials", "12")
+    (cell,) = json.loads(out)["cells"]
+    assert cell["statuses"]["hang"] > 0
+    out, _ = run(capsys, *question, "--trials", "12", "--resume")
+    assert json.loads(out)["cells"][0]["statuses"] == cell["statuses"]
+    out, _ = run(capsys, *question, "--trials", "12", "--resume", "--retry-failed")
+    assert json.loads(out)["cells"][0]["statuses"] == {"ok": 12}
 
 
 def test_unwritable_store_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
