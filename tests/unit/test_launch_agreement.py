@@ -10,6 +10,7 @@ import pytest
 from mktune.backends.models import gpu_of
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
+from mktune.executors.arguments import check_tensor_map
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.disassembly import disassemble
@@ -117,7 +118,7 @@ def test_a_norm_has_nothing_to_prefetch():
 
 
 def test_tensor_maps_cover_their_buffers():
-    """Rows and columns of the maps are those of the ports; boxes are one swizzle atom wide."""
+    """Rows and columns of the maps are those of the ports (pools: see below); boxes are one swizzle atom wide."""
     shape = SHAPES[2]
     bytes_of = {"bf16": 2, "u8": 1, "f32": 4}
     for title in NEW:
@@ -125,7 +126,8 @@ def test_tensor_maps_cover_their_buffers():
         for launch in launched(title, op.default("sm_90a"), shape):
             for arg in launch.args:
                 if isinstance(arg, TensorMapArg):
-                    assert math.prod(arg.dims) * bytes_of[arg.dtype] == op.ports[arg.buffer].nbytes(shape)
+                    size = math.prod(arg.dims) * bytes_of[arg.dtype]
+                    assert arg.buffer == "index_k_cache" or size == op.ports[arg.buffer].nbytes(shape)
                     assert arg.box[0] * bytes_of[arg.dtype] == 128
 
 
@@ -258,3 +260,17 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     files = {**dict(load("ops/bf16_gemm.cuh").files), **dict(load("ops/paged_indexer_score.cuh").files)}
     source = Source("sizes.cu", (("sizes.cu", "\n".join(lines)), *files.items()))
     nvrtc.compile_program(source, ["nothing<0>"], "sm_90a", ())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scores_can_read_every_page_of_an_engines_pool(shape):
+    """Which is larger than what a step of that shape needs: beyond a map's end keys would be zeros."""
+    (launch,) = launched("paged_indexer_score", OPS["paged_indexer_score"].default("sm_90a"), shape)
+    maps = [arg for arg in launch.args if isinstance(arg, TensorMapArg) and arg.buffer == "index_k_cache"]
+    assert len(maps) == 2
+    for arg in maps:
+        pages, rest = divmod(arg.dims[1], 66)
+        assert rest == 0
+        assert pages > 10_000_000
+        assert arg.dims[1] < 2**31  # rows are counted in a signed number
+        check_tensor_map(arg, 0)

@@ -13,6 +13,7 @@ from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 _PAGE_ROWS = INDEX_PAGE_BYTES // INDEX_DIM  # 64 keys, then their scales in two rows as long as a key
+_POOL_ROWS = (2**31 - 1) // _PAGE_ROWS * _PAGE_ROWS  # what a signed row number reaches
 _BARRIER_BYTES = 8
 
 
@@ -21,10 +22,11 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
     config, (kernel,) = _numbers(plan), kernels
     # Asking for pages before the wait is what gdc = prefetch means; the closure rule has judged whether it may.
     early = kernel.gdc == "prefetch"
-    pool_rows = shape.requests * pages_per_request(shape) * _PAGE_ROWS
+    # NOTE: the maps over the pool are as long as any pool. An engine's has more pages than a step can name, the block
+    # table may name any of them, and what lies outside a map would arrive as zeros without a word.
     args: tuple[Arg, ...] = (
-        _rows("index_k_cache", pool_rows, PAGE, swizzle=128, constant=early),
-        _rows("index_k_cache", pool_rows, _PAGE_ROWS - PAGE, swizzle=0, constant=early),
+        _rows("index_k_cache", _POOL_ROWS, PAGE, swizzle=128, constant=early),
+        _rows("index_k_cache", _POOL_ROWS, _PAGE_ROWS - PAGE, swizzle=0, constant=early),
         _rows("qi", shape.m * INDEX_HEADS, config["q_block"] * INDEX_HEADS, swizzle=128, constant=False),
         BufferArg("w"),
         BufferArg("block_table", constant=True),
