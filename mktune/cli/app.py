@@ -21,6 +21,7 @@ from mktune.cli import (
     lookup,
     run,
     show,
+    trace,
     tune,
 )
 
@@ -65,5 +66,7 @@ def _root(
     pass
 
 
-for group in (tune, leaderboard, lookup, coverage, show, run, ablate, grow, edge, bench_ops, compile, export, doctor):
+for group in (tune, leaderboard, lookup, coverage, show, run, trace, ablate, grow, edge, bench_ops):
+    group.add(app)
+for group in (compile, export, doctor):
     group.add(app)

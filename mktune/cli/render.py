@@ -160,6 +160,11 @@ def terminal_width(stream: TextIO) -> int | None:
     return Console(file=stream).width
 
 
+def output_width(fallback: int) -> int:
+    """Columns for what is drawn as wide as the terminal; `fallback` where results go to a pipe or a file."""
+    return terminal_width(sys.stdout) or fallback
+
+
 class Redrawn:
     """A view at the end of a terminal that is drawn over itself again and again; the last one stays.
 

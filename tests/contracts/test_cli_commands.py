@@ -17,6 +17,7 @@ WANTED = {
     "lookup",
     "show",
     "run",
+    "trace",
     "ablate",
     "grow",
     "export",

@@ -29,6 +29,7 @@ ANSWERS = {
     "coverage": [WORKLOAD, *SHAPE, "--gpu", "NVIDIA H200", "--allow-simulated"],
     "show": ["branches"],
     "run": ["serial", "--ops", "A0", *SIM],
+    "trace": ["serial", "--ops", "A0", *SIM],
     "ablate": [WORKLOAD, "--ops", "A0,B0", *SIM],
     "grow": [WORKLOAD, "--ops", "A0,B0", *SIM],
     "edge": ["A0", "B0", "--m", "16", "--kv", "8192", "--backend", "sim"],

@@ -46,6 +46,7 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "alembic": ("store/",),
     "psycopg": (),
     "optuna": ("search/",),
+    "matplotlib": ("cli/",),
     "yaml": ("space/",),
     "pickle": (),
     "cloudpickle": (),

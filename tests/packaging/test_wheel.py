@@ -143,6 +143,7 @@ ANSWERS: dict[str, list[str]] = {
     "lookup": [WORKLOAD, "--gpu", "NVIDIA H200", *SHAPE, "--allow-simulated"],
     "show": ["branches"],
     "run": ["serial", "--ops", "A0", *SIM],
+    "trace": ["serial", "--ops", "A0", *SIM, "--out", "~/layer.json"],
     "ablate": [WORKLOAD, "--ops", "A0,B0", *SIM],
     "grow": [WORKLOAD, "--ops", "A0,B0", *SIM],
     "edge": ["A0", "B0", *SIM],

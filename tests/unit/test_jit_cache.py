@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,3 +165,31 @@ def test_another_compiler_compiles_anew_and_its_version_is_the_cubins_own(
     assert other.compiler == "NVRTC 99.0.1"
     assert len(list(tmp_path.glob("kernels/*/*"))) == 2
     assert nvrtc.written_version(b"\x7fELF") == ""
+
+
+def test_a_folder_that_is_busy_costs_a_warning_and_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on shared disks, where what another process has open cannot be removed."""
+    cache = KernelCache(tmp_path)
+    cache.write(key(), KERNEL, SOURCE)
+
+    def busy(folder: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    bare = replace(KERNEL, facts=None)
+    with monkeypatch.context() as patched:
+        patched.setattr("mktune.jit.cache.shutil.rmtree", busy)
+        with pytest.warns(UserWarning, match="left-over folder .* busy"):
+            cache.write(key(), bare, SOURCE)
+    assert cache.read(key(), SPEC) == bare
+
+
+def test_what_was_built_is_used_where_the_cache_does_not_give_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = KernelSpec(
+        "standalone/add_rmsnorm_quant.cu",
+        "mktune::add_rmsnorm_quant<192, 1, mktune::Gdc::kEntry, mktune::Trigger::kExit>",
+    )
+    monkeypatch.setattr(KernelCache, "read", lambda *args: None)
+    (kernel,) = build([spec], "sm_90a", cache_dir=tmp_path, facts=False)
+    assert kernel.cubin.startswith(b"\x7fELF")

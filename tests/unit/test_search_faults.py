@@ -15,12 +15,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_bench import SHAPE, WORKLOAD
 from fake_host import FATES, SETTINGS, fate, status_of_fate
 
 from mktune.graph.builtin import builtin_plans
 from mktune.store import Store
 from mktune.trial import Status
+
+pytestmark = pytest.mark.slow
 
 TRIALS = 1000
 PROCESSES = 4
@@ -97,9 +100,7 @@ def test_every_candidate_ends_as_what_it_is_and_none_is_measured_in_a_poisoned_p
     shares = Counter(fates.values())
     hung = [dict(trial.seconds)["measure"] for trial in trials if trial.outcome.status is Status.HANG]
     said = [json.loads(out) for out, _ in ended]
-    print(
-        f"{wall:.1f} s for {TRIALS} trials in {PROCESSES} searches: {dict(shares)}; hangs {sum(hung):.0f} s together"
-    )
+    print(f"{wall:.1f} s for {TRIALS} trials in {PROCESSES} searches: {dict(shares)}; hangs {sum(hung):.0f} s together")
     print(*said, sep="\n")
     for name, (_, share) in FATES.items():
         assert 0.5 * share <= 100 * shares[name] / TRIALS <= 1.6 * share, name

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kill_and_resume.py"
 
 
+@pytest.mark.slow
 def test_thirty_kills_lose_no_finished_trial(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--kills", "30", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False)

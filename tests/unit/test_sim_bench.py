@@ -171,3 +171,28 @@ def test_back_ends_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         backends.get("auto", "h100")
     with pytest.raises(InputError, match="unknown back end 'rocm'; known: auto, cuda, sim"):
         backends.get("rocm")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_modelled_trace_is_of_the_layer_that_has_the_modelled_span(mode: str) -> None:
+    plan = built_in(mode)
+    with SimBackend().open(PROBLEM) as bench:
+        trace = bench.trace(plan)
+        stamps = bench.stamps(plan, plan.order)
+    assert trace.simulated
+    assert trace.plain_us == trace.stamped_us == (span(plan),)
+    assert {name: (times.begin, times.end) for name, times in trace.times.items()} == dict(stamps.kernels)
+    for name, times in trace.times.items():
+        assert times.begin <= times.placed <= times.end
+        assert times.begin < times.ready <= times.end
+        assert (times.triggered is None) == (plan.kernel[name].trigger == "exit")
+    for (source, target), kind in trace.edges:
+        first, second = trace.times[source], trace.times[target]
+        assert second.ready > first.end
+        assert kind != "full" or second.begin > first.end
+    steps = trace.path.steps
+    assert sum(step.after_us + step.held_us for step in steps) == pytest.approx(trace.path.length_us)
+    assert trace.path.length_us == max(times.end for times in trace.times.values()) < span(plan)
+    if mode == "serial":
+        assert trace.path.kernels == plan.order
+    assert all(step.after_us >= 0 and step.held_us >= 0 for step in steps)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import json
 from dataclasses import replace
 
 import pytest
 from fake_bench import H200, SHAPE, WORKLOAD
 
+from mktune.backends.base import Problem
 from mktune.graph.builtin import make_plan
 from mktune.jit.build import build
 from mktune.jit.source import load, source_fingerprint
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
+from mktune.measure import cuda_bench, tracing
 from mktune.measure.tracing import PRELUDE, Notes, layer_times, reply, trace_of, traced
 from mktune.plan import Plan
 from mktune.trace import Cta
@@ -121,3 +125,61 @@ def test_noting_kernels_compile_wait_and_trigger_where_the_plain_ones_do(mode: s
         assert other.spill_bytes == one.spill_bytes == 0
         assert b"mktune_notes" in other.cubin
         assert b"mktune_notes" not in one.cubin
+
+
+class Module:
+    """The memory of one kernel's module, in which a replay leaves what `notes` says."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.stamps = array.array("Q", [time for _, begin, *_, end in rows for time in (begin, end)])
+        self.notes = array.array("Q", [value for sm, _, ready, trigger, _ in rows for value in (ready, trigger, sm)])
+
+
+class Graph:
+    """Replays of a plan whose kernels note: each replay moves its notes on."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.graph, self.replays = graph, 0
+
+    def symbol(self, kernel: str, name: str) -> tuple[int, int]:
+        module = Module(notes(100 * self.replays)[kernel])
+        self.kept = {"mktune_stamps": module.stamps, "mktune_notes": module.notes}[name]
+        address, count = self.kept.buffer_info()
+        return address, 8 * count
+
+
+class Timer:
+    def sample(self, graphs: list[Graph]) -> list[float]:
+        for graph in graphs:
+            graph.replays += 1
+        return [float(graph.replays) for graph in graphs]
+
+
+def test_notes_are_read_after_each_round_from_the_modules_of_the_noting_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(name: str, target: int, source: int, size: int) -> None:
+        assert name == "cuMemcpyDtoH"
+        ctypes.memmove(target, source, size)
+
+    monkeypatch.setattr(tracing, "call", copy)
+    plain, noting = Graph(lowered()), Graph(traced(lowered()))
+    samples, found = tracing.trace_rounds(plain, noting, Timer(), 3)  # type: ignore[arg-type]
+    assert found == [notes(100 * replays) for replays in (4, 6, 8)]  # two of the warm-up, two of each round
+    assert {name: len(spans) for name, spans in samples.items()} == {"plain": 6, "stamped": 6}
+    assert plain.replays == noting.replays == 8
+
+
+def test_the_bench_has_both_builds_compiled_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_bench, "fingerprint_of", lambda device, problem: None)
+    happened: list[object] = []
+
+    def answer(request: dict[str, object], seconds: float) -> dict[str, object]:
+        happened.append((request["do"], request["plan"]))
+        return reply({"plain": [8.0], "stamped": [8.2]}, [notes()])
+
+    with cuda_bench.CudaBench(H200, 0, Problem(WORKLOAD.name, OPS, SHAPE)) as bench:
+        monkeypatch.setattr(bench._compiler, "wait", happened.append)
+        monkeypatch.setattr(bench, "_ask", answer)
+        trace = bench.trace(plan())
+    assert happened == [[*specs_of(lowered()), *specs_of(traced(lowered()))], ("trace", plan().json)]
+    assert (trace.plan_id, trace.gpu, trace.simulated) == (plan().plan_id, H200.name, False)
+    assert trace.times["B0p"].end == pytest.approx(6.0)
