@@ -57,10 +57,10 @@ class Stop:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """What is inside may be left by a signal with `Stopped`; one that came before is raised here."""
-        if self.asked:
-            raise Stopped
-        self._inside = True
+        self._inside = True  # first: a signal that comes now is raised by its handler, one from before here
         try:
+            if self.asked:
+                raise Stopped
             yield
         finally:
             self._inside = False
