@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+import typer
 
 from mktune import knobs
 from mktune.cli import render
@@ -22,6 +24,9 @@ from mktune.cli.leaderboard import Wanted, find, problem, tables
 from mktune.cli.options import check_known
 from mktune.cli.summary import count, shape_words, structure
 from mktune.errors import NothingFoundError, StoreError
+from mktune.location import StoreLocation
+from mktune.search import Stop
+from mktune.search.stopping import Stopped
 
 if TYPE_CHECKING:
     from mktune.store import Activity, LeaderboardRow, Store
@@ -45,19 +50,24 @@ def follow(url: str | None, wanted: Wanted, every: float) -> None:
 
     Raises InputError for what can never be there; a store or study that is not there yet is waited for.
     """
-    from mktune.location import StoreLocation
-
     location = str(StoreLocation.parse(url))
     check_known(wanted.workload, wanted.ops)
     last = Look(location, datetime.now(UTC))
-    try:
-        with _view() as view:
-            while True:
-                last = _look(url, wanted, last)
-                view.show(last)
-                time.sleep(every)
-    except KeyboardInterrupt:  # the one way to end; the exit code says that it was
-        return
+    with Stop(before_exit=render.restore_cursor) as stop, _view() as view:
+        while not stop.asked:
+            last = _look(url, wanted, last)
+            view.show(last)
+            _wait(stop, every)
+    raise typer.Exit(stop.exit_code)  # a signal is the one way to end
+
+
+def _wait(stop: Stop, seconds: float) -> None:
+    """Until the next look is due or a signal has come. A look itself is never torn by one."""
+    due = time.monotonic() + seconds
+    with suppress(Stopped):
+        while not stop.asked and (left := due - time.monotonic()) > 0:
+            with stop.interruptible():
+                time.sleep(min(left, 0.5))
 
 
 def _look(url: str | None, wanted: Wanted, last: Look) -> Look:
