@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_line import run
 from fake_bench import H200, SHAPE, WORKLOAD
+from test_cli_terminal import shown
 
 from mktune.cli.sm_activity import Activity, mean, sm_activity
 from mktune.cli.timeline_json import KERNELS, PATH, SMS, chrome_json
@@ -185,3 +186,14 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_runs(
     assert out == ""
     assert "cannot write" in err
     assert "simulating" not in err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_terminal_gets_it_at_its_width(columns: int) -> None:
+    text = shown([*QUESTION], columns)
+    lines = text.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= max(columns, 64)  # a plan's id is whole
+    assert "…" not in text
+    row = next(line for line in lines if line.startswith("● D2 "))
+    assert columns - 8 <= len(row.rstrip()) <= columns
+    assert "D0 room" in text
