@@ -9,6 +9,7 @@ from typing import Any
 from mktune.cli import render
 from mktune.cli.summary import does
 from mktune.errors import NothingFoundError
+from mktune.gpu_name import normalise_gpu
 from mktune.graph.builtin import MODES
 from mktune.trial import Winner
 
@@ -61,7 +62,7 @@ def _matches(
         and (not ops or set(ops) == set(plan.op_names))
         and (m is None or shape.m in m)
         and (kv is None or shape.kv in kv)
-        and gpu in (None, winner.fingerprint.gpu)
+        and (gpu is None or normalise_gpu(gpu) == normalise_gpu(winner.fingerprint.gpu))
     )
 
 

@@ -68,8 +68,14 @@ def stamp_times(
     return {"kernels": medians, "stamped_span_us": median(spans)}
 
 
+def read_words(built: CudaGraph, kernel: str, symbol: str) -> array.array[int]:
+    """The u64 words that `kernel` keeps in the `__device__` array `symbol`. The replay that wrote them must be over."""
+    address, size = built.symbol(kernel, symbol)
+    words = array.array("Q", bytes(size))
+    call("cuMemcpyDtoH", words.buffer_info()[0], address, size)
+    return words
+
+
 def _begin_end(built: CudaGraph, kernel: str) -> tuple[int, int]:
-    address, size = built.symbol(kernel, STAMPS_SYMBOL)
-    stamps = array.array("Q", bytes(size))
-    call("cuMemcpyDtoH", stamps.buffer_info()[0], address, size)
+    stamps = read_words(built, kernel, STAMPS_SYMBOL)
     return min(stamps[::2]), max(stamps[1::2])

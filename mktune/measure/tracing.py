@@ -7,20 +7,18 @@ replay are read. Whatever the plan's executor, it is traced as the graph that it
 
 from __future__ import annotations
 
-import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from mktune.executors.cuda_graph import CudaGraph
-from mktune.executors.driver_calls import call
 from mktune.launch import KernelSpec
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.critical_path import typical_path
 from mktune.measure.screening import check_finite
 from mktune.measure.span import GraphTimer
-from mktune.measure.stamps import STAMPS_SYMBOL, stamped
+from mktune.measure.stamps import STAMPS_SYMBOL, read_words, stamped
 from mktune.measure.stats import median
 from mktune.ops.launch import with_defines
 from mktune.plan import EdgeName, Plan
@@ -57,7 +55,7 @@ def read_notes(built: CudaGraph) -> Notes:
     """What the last layer of the last replay has noted, by kernel. The replay must be over."""
     found: Notes = {}
     for name, _ in built.graph.launches:
-        stamps, notes = _words(built, name, STAMPS_SYMBOL), _words(built, name, NOTES_SYMBOL)
+        stamps, notes = read_words(built, name, STAMPS_SYMBOL), read_words(built, name, NOTES_SYMBOL)
         columns = (notes[2::3], stamps[::2], notes[::3], notes[1::3], stamps[1::2])
         found[name] = [list(row) for row in zip(*columns, strict=True)]
     return found
@@ -121,13 +119,6 @@ def _kernel(name: str, plan: Plan, times: KernelTimes, notes: Notes) -> TracedKe
         for sm, begin, ready, trigger, end in rows
     )
     return TracedKernel(name, plan.kernel[name].stream, len(rows), len({cta.sm for cta in ctas}), times, ctas)
-
-
-def _words(built: CudaGraph, kernel: str, symbol: str) -> array.array[int]:
-    address, size = built.symbol(kernel, symbol)
-    words = array.array("Q", bytes(size))
-    call("cuMemcpyDtoH", words.buffer_info()[0], address, size)
-    return words
 
 
 def _origin(notes: Notes) -> int:

@@ -14,8 +14,6 @@ from mktune.space.groups import FACTS, Condition, Group, Rule
 from mktune.space.source import Node, Scalar, read
 
 FORMAT = 1
-WAIT_FIELDS = ("gdc", "l2_prefetch_bytes")
-TRIGGER_FIELDS = ("trigger",)
 
 Branches = tuple[tuple[str, tuple[str, ...]], ...]
 """Name → kernels."""

@@ -40,3 +40,9 @@ def test_what_ships_is_in_no_store(capsys: pytest.CaptureFixture[str], option: l
 
 def test_filters_that_match_nothing_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no plan that ships" in run(capsys, "leaderboard", "--shipped", "--m", "3", code=5)[1]
+
+
+def test_a_gpu_is_named_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    every = run(capsys, "leaderboard", "--shipped", "--json")[0]
+    assert run(capsys, "leaderboard", "--shipped", "--gpu", "h200", "--json")[0] == every
+    assert "no plan that ships" in run(capsys, "leaderboard", "--shipped", "--gpu", "H200 NVL", code=5)[1]

@@ -17,7 +17,7 @@ from mktune.jit.source import load, source_fingerprint
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
-from mktune.measure import cuda_bench, tracing
+from mktune.measure import cuda_bench, stamps, tracing
 from mktune.measure.tracing import PRELUDE, Notes, layer_times, reply, trace_of, traced
 from mktune.plan import Plan
 from mktune.trace import Cta
@@ -160,7 +160,7 @@ def test_notes_are_read_after_each_round_from_the_modules_of_the_noting_build(mo
         assert name == "cuMemcpyDtoH"
         ctypes.memmove(target, source, size)
 
-    monkeypatch.setattr(tracing, "call", copy)
+    monkeypatch.setattr(stamps, "call", copy)
     plain, noting = Graph(lowered()), Graph(traced(lowered()))
     samples, found = tracing.trace_rounds(plain, noting, Timer(), 3)  # type: ignore[arg-type]
     assert found == [notes(100 * replays) for replays in (4, 6, 8)]  # two of the warm-up, two of each round
