@@ -4,53 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from mktune.closing import Closing
 from mktune.errors import MktuneError
 from mktune.executors.buffers import Buffers, Poison
-from mktune.executors.cuda_graph import CudaGraph, NodeName, edges_between, instantiate
+from mktune.executors.cuda_graph import CudaGraph
 from mktune.executors.driver_calls import call, driver
+from mktune.executors.executable import Executable
 from mktune.executors.functions import Kernels
 from mktune.executors.streams import Streams
 from mktune.lowering.kernel_graph import KernelGraph
 
+__all__ = ["EXECUTABLES", "CapturedStreams", "Executable"]
+
 _NON_BLOCKING = 1
 
 
-class CapturedStreams(Closing):
+class CapturedStreams(Executable):
     """`Streams`, captured once and replayed as a graph. Raises CandidateError as it does."""
 
     def __init__(self, graph: KernelGraph, kernels: Kernels, buffers: Buffers, poison: Poison | None = None) -> None:
+        super().__init__()
         self.streams = Streams(graph, kernels, buffers, poison)
-        self.nodes: dict[NodeName, Any] = {}
-        self._handle = self._executable = None
         try:
             self._handle = self._capture()
-            self._executable = instantiate(self._handle)
+            self._instantiate()
         except BaseException:
             self.close()
             raise
 
-    def replay(self, stream: int) -> None:
-        """Launch the captured graph on `stream` (a CUstream address)."""
-        call("cuGraphLaunch", self._executable, stream)
-
-    def upload(self, stream: int) -> None:
-        """Do now what the first launch would otherwise do."""
-        call("cuGraphUpload", self._executable, stream)
-
-    def edges(self) -> list[tuple[NodeName, NodeName, int, int]]:
-        """What the driver holds between kernel nodes: (source, target, edge type, port)."""
-        return edges_between(self.nodes, self._handle)
-
-    def close(self) -> None:
-        """Free the graph and what it was captured from. May be called twice; no replay may be running."""
-        for name, handle in (("cuGraphExecDestroy", self._executable), ("cuGraphDestroy", self._handle)):
-            if handle is not None:
-                call(name, handle)
-        self._executable = self._handle = None
-        self.nodes.clear()
+    def _release(self) -> None:
         self.streams.close()
 
     def _capture(self) -> Any:
@@ -66,16 +49,6 @@ class CapturedStreams(Closing):
             return call("cuStreamEndCapture", stream)
         finally:
             call("cuStreamDestroy", stream)
-
-
-class Executable(Protocol):
-    """A plan that can be run again and again on the stream of that CUstream address."""
-
-    def replay(self, stream: int) -> None: ...
-
-    def upload(self, stream: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 EXECUTABLES: dict[str, Callable[..., Executable]] = {"cuda_graph": CudaGraph, "streams": CapturedStreams}

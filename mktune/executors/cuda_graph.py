@@ -12,55 +12,40 @@ priorities become node priorities; the graph is instantiated so that they count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mktune.errors import CandidateError
 from mktune.executors.arguments import PackedArgs, pack
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.driver_calls import call, driver
+from mktune.executors.executable import Executable, NodeName
 from mktune.executors.functions import Functions, Kernels, device_priority
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.trial import Status
 
-__all__ = ["CudaGraph", "Kernels", "NodeName", "compiled_for", "edge_data", "edges_between", "instantiate"]
-
-NodeName = tuple[int, str]
+__all__ = ["CudaGraph", "Kernels", "NodeName", "compiled_for", "edge_data"]
 
 _PORTS = {"programmatic": 1, "launch_order": 2}
-_USE_NODE_PRIORITY = 8
 
 
-class CudaGraph:
-    """An executable graph of `len(buffers.layers)` layers.
-
-    Raises CandidateError: build_error for what the driver refuses, out_of_memory. `replay` may raise launch_error;
-    faults of kernels surface at the next synchronisation. The caller's buffers must outlive it.
-    """
+class CudaGraph(Executable):
+    """An executable graph of `len(buffers.layers)` layers. The caller's buffers must outlive it."""
 
     def __init__(self, graph: KernelGraph, kernels: Kernels, buffers: Buffers, poison: Poison | None = None) -> None:
+        super().__init__()
         self.graph = graph
-        self.nodes: dict[NodeName, Any] = {}
         self._launches = dict(graph.launches)
         self._args: dict[NodeName, PackedArgs] = {}
-        self._handle = self._executable = None
         self._functions = Functions(self._launches, kernels)
         try:
             self._handle = call("cuGraphCreate", 0)
             self._add_layers(buffers, poison or Poison())
-            self._executable = instantiate(self._handle)
+            self._instantiate()
         except BaseException:
             self.close()
             raise
-
-    def replay(self, stream: int) -> None:
-        """Launch the whole graph on `stream` (a CUstream address; 0 is the default stream)."""
-        call("cuGraphLaunch", self._executable, stream)
-
-    def upload(self, stream: int) -> None:
-        """Do now what the first launch would otherwise do."""
-        call("cuGraphUpload", self._executable, stream)
 
     def rebind(self, buffers: Buffers) -> None:
         """Use other addresses from the next replay on; nothing is rebuilt. No replay may be running."""
@@ -72,18 +57,8 @@ class CudaGraph:
         address, size = call("cuModuleGetGlobal", self._functions[kernel].module, name.encode())
         return int(address), int(size)
 
-    def edges(self) -> list[tuple[NodeName, NodeName, int, int]]:
-        """What the driver holds between kernel nodes: (source, target, edge type, port), for tests and for people."""
-        return edges_between(self.nodes, self._handle)
-
-    def close(self) -> None:
-        """Free graph and modules. May be called twice; no replay may be running."""
-        for name, handle in (("cuGraphExecDestroy", self._executable), ("cuGraphDestroy", self._handle)):
-            if handle is not None:
-                call(name, handle)
-        self._executable = self._handle = None
+    def _release(self) -> None:
         self._functions.close()
-        self.nodes.clear()
         self._args.clear()
 
     def _add_layers(self, buffers: Buffers, poison: Poison) -> None:
@@ -157,23 +132,6 @@ def edge_data(kind: str) -> Any:
         data.type = driver().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
         data.from_port = _PORTS[kind]
     return data
-
-
-def instantiate(graph: Any) -> Any:
-    """An executable of `graph` in which node priorities count."""
-    return call("cuGraphInstantiate", graph, _USE_NODE_PRIORITY)
-
-
-def edges_between(nodes: Mapping[NodeName, Any], graph: Any) -> list[tuple[NodeName, NodeName, int, int]]:
-    """What the driver holds between `nodes` of `graph`: (source, target, edge type, port)."""
-    names = {int(node): name for name, node in nodes.items()}
-    count = call("cuGraphGetEdges", graph)[3]
-    sources, targets, data, _ = call("cuGraphGetEdges", graph, count)
-    found = []
-    for source, target, edge in zip(sources, targets, data, strict=True):
-        if int(source) in names and int(target) in names:
-            found.append((names[int(source)], names[int(target)], int(edge.type), int(edge.from_port)))
-    return sorted(found)
 
 
 def compiled_for(specs: Sequence[KernelSpec], compiled: Sequence[CompiledKernel]) -> dict[KernelSpec, CompiledKernel]:

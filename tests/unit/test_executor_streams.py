@@ -7,7 +7,7 @@ import pytest
 
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
-from mktune.executors import captured, cuda_graph, driver_calls, functions, streams
+from mktune.executors import captured, cuda_graph, driver_calls, executable, functions, streams
 from mktune.executors.buffers import Buffers, Poison, Span
 from mktune.executors.captured import CapturedStreams
 from mktune.executors.cuda_graph import CudaGraph
@@ -149,7 +149,7 @@ class FakeDriver:
 @pytest.fixture
 def gpu(monkeypatch):
     fake = FakeDriver()
-    for module in (captured, cuda_graph, functions, streams):
+    for module in (captured, cuda_graph, executable, functions, streams):
         monkeypatch.setattr(module, "call", fake)
     monkeypatch.setattr(streams, "issue", lambda calls: [fake(name, *arguments) for name, arguments in calls])
     return fake
