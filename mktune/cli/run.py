@@ -28,7 +28,7 @@ from mktune.cli.options import (
 )
 from mktune.cli.plans import BuiltinAt, find
 from mktune.cli.summary import count, does, shape_words
-from mktune.errors import CandidateError, PlanError
+from mktune.errors import CandidateError
 from mktune.plan import EXECUTORS
 from mktune.shape import Shape
 from mktune.trial import Status
@@ -98,10 +98,9 @@ def run(
 def measure(plan: Plan, backend: Backend, seed: int) -> Outcome:
     """How the plan ends on this back end. Raises PlanError where a check refuses it before anything is built."""
     from mktune.backends.base import Problem
-    from mktune.validity import check
+    from mktune.measure.admission import refuse_invalid
 
-    for violation in check(plan, backend.device):
-        raise PlanError(f"the plan must not run: {violation}")
+    refuse_invalid({f"plan {plan.short_id}": plan}, backend.device)
     with backend.open(Problem(plan.workload, plan.op_names, plan.shape, seed)) as bench:
         bench.prepare([plan])
         return bench.measure(plan, None)

@@ -28,7 +28,7 @@ from mktune.cli.options import (
 )
 from mktune.cli.plans import BuiltinAt, find
 from mktune.cli.summary import count, shape_words, structure
-from mktune.errors import CandidateError, InputError, PlanError
+from mktune.errors import InputError
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -89,14 +89,13 @@ def trace(
 def record(plan: Plan, backend: Backend, seed: int) -> Trace:
     """The trace of a plan, verified first. Raises PlanError where a check refuses it, CandidateError where it fails."""
     from mktune.backends.base import Problem
-    from mktune.validity import check
+    from mktune.measure.admission import refuse_invalid, verify_all
 
-    for violation in check(plan, backend.device):
-        raise PlanError(f"the plan must not run: {violation}")
+    named = {f"plan {plan.short_id}": plan}
+    refuse_invalid(named, backend.device)
     with backend.open(Problem(plan.workload, plan.op_names, plan.shape, seed)) as bench:
         bench.prepare([plan])
-        if wrong := bench.verify(plan):
-            raise CandidateError(wrong.partition(":")[0], wrong)
+        verify_all(bench, named)
         return bench.trace(plan)
 
 

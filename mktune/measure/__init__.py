@@ -5,6 +5,7 @@ worker, host   the process that may be killed, and what it does for one problem
 compile_ahead  compiling processes
 memory         arguments, weights and caches of every layer; results and poison of the verification build
 gate           machine code against what the checks were told
+admission      what must hold before plans are timed beside each other
 correctness    every op against its reference, on the inputs that it really had
 validation     races provoked by delays and shuffled priorities
 span           the clock; `screening` when to stop reading it, `session` the GPU's state around it

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mktune.backends.base import Backend, Bench, Problem
+from mktune.backends.base import Backend, Problem
 from mktune.device import Device
-from mktune.errors import CandidateError, PlanError
+from mktune.errors import PlanError
 from mktune.graph.builtin import MODES, builtin_plans
 from mktune.graph.workload import workload
+from mktune.measure.admission import refuse_invalid, verify_all
 from mktune.measure.stats import Interval, bootstrap_median, median_interval
 from mktune.phases import Phases
 from mktune.plan import OpPlan, Plan
 from mktune.shape import Shape
-from mktune.trial import Policy, Status
-from mktune.validity import check
+from mktune.trial import Policy
 
 SERIAL, PDL, BRANCHES, BOTH = MODES
 PLAN = "plan"
@@ -117,20 +117,6 @@ def at_shape(plan: Plan, shape: Shape) -> Plan:
         return plan
     kv_range = workload(plan.workload).subgraph(plan.op_names).served_kv(shape)
     return replace(plan, shape=shape, m_range=shape.served_m, kv_range=kv_range).canonical()
-
-
-def refuse_invalid(plans: Mapping[str, Plan], device: Device) -> None:
-    """Raises PlanError with the first reason why one of `plans` must not be built on `device`."""
-    for name, plan in plans.items():
-        for violation in check(plan, device):
-            raise PlanError(f"{name} must not run at M {plan.shape.m}, KV {plan.shape.kv}: {violation}")
-
-
-def verify_all(bench: Bench, plans: Mapping[str, Plan]) -> None:
-    """Raises CandidateError where one of `plans` fails or gives wrong results: none is timed then."""
-    for name, plan in plans.items():
-        if wrong := bench.verify(plan):
-            raise CandidateError(Status.WRONG_RESULT, f"{name}: {wrong}")
 
 
 def saving(samples: Mapping[str, Sequence[float]], cells: Mapping[str, int]) -> Saving:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from mktune.backends.base import Backend, Bench, Problem
 from mktune.backends.models import gpu_of
-from mktune.errors import CandidateError, InputError
+from mktune.errors import InputError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import Workload, workload
+from mktune.measure.admission import verify_all
 from mktune.measure.stats import Interval, median, paired_difference
 from mktune.ops.base import Op
 from mktune.plan import GDC, EdgeName, KernelPlan, OpPlan, Plan
@@ -109,7 +110,7 @@ def edge_table(
             benches.append((shape, bench, plans))
         # Processes start and kernels compile side by side, and all of it ends before anything is timed.
         for shape, bench, plans in benches:
-            _verify(bench, plans, shape)
+            verify_all(bench, {f"M {shape.m}, wait {wait}, trigger {at}": plan for (wait, at), plan in plans.items()})
         rows = [_rows(bench, plans, shape) for shape, bench, plans in benches]
         choices = [_choice(bench, plans, found) for (_, bench, plans), found in zip(benches, rows, strict=True)]
     return EdgeTable(tuple(row for found in rows for row in found), tuple(choices))
@@ -169,12 +170,6 @@ def _placed(base: Plan, edge: EdgeName, wait: str, trigger: str) -> Plan:
     kernels[target] = replace(kernels[target], gdc=wait)
     edges = {**base.edge, edge: "full" if trigger == OFF else "programmatic"}
     return replace(base, kernels=tuple(kernels.items()), edges=tuple(edges.items())).canonical()
-
-
-def _verify(bench: Bench, plans: EdgePlans, shape: Shape) -> None:
-    for (wait, trigger), plan in plans.items():
-        if wrong := bench.verify(plan):
-            raise CandidateError("wrong_result", f"M = {shape.m}, wait at {wait}, trigger {trigger}: {wrong}")
 
 
 def _rows(bench: Bench, plans: EdgePlans, shape: Shape) -> list[EdgeRow]:

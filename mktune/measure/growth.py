@@ -16,7 +16,8 @@ from mktune.device import Device
 from mktune.errors import CandidateError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
-from mktune.measure.ablation import configs_of, refuse_invalid
+from mktune.measure.ablation import configs_of
+from mktune.measure.admission import refuse_invalid
 from mktune.measure.stats import Interval, difference, median_interval
 from mktune.plan import Plan
 from mktune.shape import Shape

@@ -86,9 +86,10 @@ def test_ablate_takes_a_plan_of_the_store_and_measures_it_too(
 
 def test_show_says_where_the_gain_of_a_winner_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = str(tmp_path / "store.db")
-    asked = ("--m", "16", "--kv", "8192", "--backend", "sim", "--trials", "20", "--store", store, "--json")
+    asked = ("--m", "16", "--kv", "8192", "--backend", "sim", "--trials", "60", "--store", store, "--json")
     out, _ = run(capsys, "tune", ASKED[0], *asked)
     winner = json.loads(out)["cells"][0]["winner"]
+    assert not winner["kept_baseline"]
     out, _ = run(capsys, "show", winner["plan_id"], "--store", store)
     rows = rows_of(out, "where the gain comes from")[2:]
     assert [row[0] for row in rows[:5]] == ["tiles", "branches", "pdl", "placement", "order"]
