@@ -21,7 +21,7 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
         "plan_id": winner.plan.plan_id,
         "plan": winner.plan.to_dict(),
         "measurement": winner.measurement.to_dict(),
-        "fingerprint": _fingerprint(winner.fingerprint),
+        "fingerprint": fingerprint_to_dict(winner.fingerprint),
         "baseline": winner.baseline,
         "ratio": winner.ratio,
         "ratio_low": winner.ratio_low,
@@ -35,8 +35,11 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
     }
 
 
-def _fingerprint(found: Fingerprint) -> dict[str, Any]:
-    """Without packages where there are none, as documents were before plans could have any."""
+def fingerprint_to_dict(found: Fingerprint) -> dict[str, Any]:
+    """Plain data in the form that `fingerprint_from_dict` reads.
+
+    Without packages where there are none, as documents were before plans could have any.
+    """
     data = asdict(found) | {"packages": dict(found.packages)}
     return data if found.packages else {name: value for name, value in data.items() if name != "packages"}
 
@@ -86,6 +89,11 @@ def _plan(where: str, value: Any) -> Plan:
         return Plan.from_dict(value)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def fingerprint_from_dict(data: Any, where: str = "fingerprint") -> Fingerprint:
+    """The fingerprint in `data`. Raises InputError with the field that is wrong."""
+    return _read_fingerprint(where, data)
 
 
 def _read_fingerprint(where: str, value: Any) -> Fingerprint:

@@ -35,7 +35,7 @@ class Status(StrEnum):
 class Policy:
     """What a measured number means; stored with every number, and part of a plan's key.
 
-    backend    "cuda" (measured) or "sim" (modelled: never served unless asked for)
+    backend    "cuda" (measured), "sim" (modelled) or "recorded" (replayed): only what was measured is served unasked
     cold       weights come from memory, not from L2
     layers     copies of the graph, chained in one launch, each with its own weights
     shared_kv  requests share cache pages because the pools would not fit
@@ -50,7 +50,7 @@ class Policy:
 
     @property
     def simulated(self) -> bool:
-        return self.backend == "sim"
+        return self.backend in ("sim", "recorded")
 
 
 @dataclass(frozen=True)

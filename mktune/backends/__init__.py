@@ -1,6 +1,11 @@
-"""Ways to get spans: `cuda` measures on a GPU, `sim` answers from a model. One file each; the rest is their parts."""
+"""Ways to get spans: `cuda` measures on a GPU, `sim` answers from a model, `recorded` from what a GPU once gave.
+
+One file each; the rest is their parts.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from mktune.backends.base import Backend
 from mktune.backends.models import known_gpu
@@ -9,15 +14,20 @@ from mktune.errors import InputError, SetupError
 __all__ = ["NAMES", "get"]
 
 NAMES = ("auto", "cuda", "sim")
+"""What needs no more than its name; `recorded:FILE` replays a recording."""
 
 
 def get(name: str = "auto", sim_gpu: str = "h200") -> Backend:
     """The back end `name`; auto: cuda where there is a usable GPU, else sim.
 
-    Raises InputError for an unknown back end or modelled GPU, SetupError for cuda without a GPU.
+    Raises InputError for an unknown back end, modelled GPU or recording, SetupError for cuda without a GPU.
     """
+    if name.startswith("recorded:"):
+        from mktune.backends.recorded import RecordedBackend
+
+        return RecordedBackend(Path(name.removeprefix("recorded:")))
     if name not in NAMES:
-        raise InputError(f"unknown back end {name!r}; known: {', '.join(NAMES)}")
+        raise InputError(f"unknown back end {name!r}; known: {', '.join(NAMES)}, recorded:FILE")
     known_gpu(sim_gpu)
     if name != "sim":
         from mktune.backends.cuda import CudaBackend

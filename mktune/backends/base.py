@@ -63,6 +63,9 @@ class Bench(Closing):
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         """Build, verify and time one plan (screening). Clearly slower than the incumbent: pruned early."""
 
+    def brief(self) -> None:
+        """From now on `measure` takes no more samples than it must: for landscapes, in which no plan is to win."""
+
     @abstractmethod
     def verify(self, plan: Plan) -> str:
         """What is wrong with `plan` or its results, in one line; empty where nothing is."""

@@ -10,6 +10,7 @@ from mktune import __version__
 from mktune.cli import (
     ablate,
     bench_ops,
+    compare_samplers,
     compile,
     completion,
     coverage,
@@ -19,6 +20,7 @@ from mktune.cli import (
     grow,
     leaderboard,
     lookup,
+    record,
     run,
     show,
     trace,
@@ -68,5 +70,5 @@ def _root(
 
 for group in (tune, leaderboard, lookup, coverage, show, run, trace, ablate, grow, edge, bench_ops):
     group.add(app)
-for group in (compile, export, doctor):
+for group in (record, compare_samplers, compile, export, doctor):
     group.add(app)

@@ -46,7 +46,8 @@ Seconds = Annotated[
     float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching for each study.")
 ]
 Sampler = Annotated[
-    str | None, typer.Option("--sampler", metavar="NAME", help="staged, local, tpe or random. [staged]")
+    str | None,
+    typer.Option("--sampler", metavar="NAME", help="staged, trace_guided, local, tpe, gp or random. [staged]"),
 ]
 Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]

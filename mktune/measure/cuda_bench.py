@@ -24,7 +24,7 @@ from mktune.measure.deadline import Deadlines
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
-from mktune.measure.screening import ScreeningBudget
+from mktune.measure.screening import BRIEF, ScreeningBudget
 from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
 from mktune.measure.tracing import trace_of, traced
@@ -107,6 +107,9 @@ class CudaBench(Bench):
         return Outcome(
             Status(reply["status"]), reply["reason"], self._measurement(reply), tuple(sorted(seconds.items()))
         )
+
+    def brief(self) -> None:
+        self.budget = BRIEF
 
     def calibrate(self) -> dict[str, float]:
         """Timer step (ns), event quantum and empty-graph time (µs) of this GPU."""

@@ -39,6 +39,10 @@ class ScreeningBudget:
     noisy: float = 0.06
 
 
+BRIEF = ScreeningBudget(batch=48, least=96, launches=192, seconds=0.5, resolution=0.01)
+"""For a plan among thousands of a landscape: about 50 ms."""
+
+
 @dataclass(frozen=True)
 class Screening:
     """What a screening found: ok, pruned or noisy, with every sample."""

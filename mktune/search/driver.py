@@ -56,7 +56,7 @@ def tune(
     calls = tuple(space.graph.calls)
     builtins = builtin_plans(space.workload, calls, space.shape, backend.device.arch)
     sampler = make_sampler(study.sampler, space, study.seed, worker)
-    loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
+    loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop(), trace=sampler.wants_path)
     failed = loop.resume(retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from mktune.backends.base import Bench
-from mktune.errors import CandidateError, MktuneError
+from mktune.errors import CandidateError, InputError, MktuneError
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.search.budget import Spending
@@ -29,6 +30,7 @@ class Loop:
     """The trials of one study, and what making them cost.
 
     part     the op that is measured alone; empty for the study that was asked for
+    trace    tell the sampler the critical path of every plan that is better than all before
     resumed  how many trials are from earlier runs
     again    plan id → number of an ended trial that is to be run again
     timed    seconds by phase; `inside`: of the phase "measure", by what the bench did; `alone`: of the ops' own loops
@@ -40,6 +42,7 @@ class Loop:
     observer: Observer
     stop: Stop
     part: str = ""
+    trace: bool = False
     trials: list[Trial] = field(default_factory=list)
     resumed: int = 0
     again: dict[str, int] = field(default_factory=dict)
@@ -98,11 +101,19 @@ class Loop:
             except StudyFull:
                 break
             proposals.refill()
+            before_us = self.best_us
             trial = self._try(bench, proposal, number)
             proposals.tell(proposal, span_of(trial))
+            if self.trace and self.best_us != before_us:
+                self._trace(bench, proposals, proposal)
             self.observer.trial(trial, self.progress(proposals, trial.source))
         if self._shared:
             self._take_over(self.store.trials(self.study))
+
+    def _trace(self, bench: Bench, proposals: Proposals, proposal: Proposal) -> None:
+        """Tell the sampler where the time of the new incumbent goes; a trace explains, so that failing is no harm."""
+        with self.timed("measure"), self.stop.interruptible(), suppress(CandidateError, InputError):
+            proposals.tell_path(proposal, bench.trace(proposal.plan).path)
 
     def _begin(self, proposal: Proposal) -> int:
         """The number of the trial, whose plan is reserved for this process. Raises PlanTaken and StudyFull."""

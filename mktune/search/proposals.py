@@ -22,6 +22,7 @@ from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, SearchSpace
+from mktune.trace import CriticalPath
 from mktune.validity import check
 
 AHEAD = 4
@@ -170,6 +171,11 @@ class Proposals(Closing):
     def tell(self, proposal: Proposal, span_us: float | None) -> None:
         """What came of a proposal (None: it failed)."""
         self._thread.submit(self._tell, proposal, span_us)
+
+    def tell_path(self, proposal: Proposal, path: CriticalPath) -> None:
+        """What the span of a measured proposal hung on; see `Sampler.know_path`."""
+        if proposal.choices is not None:
+            self._thread.submit(self._sampler.know_path, proposal.choices, path)
 
     def skip(self, proposal: Proposal) -> None:
         """A proposal that was taken is not measured: another process of the study has its plan."""

@@ -9,9 +9,11 @@ file        the parsed and checked file
 groups      fields that are chosen together, and rules
 dimensions  one class per kind of choice
 space       the walk over them
+subspace    a part of a space: some choices free, the rest as one plan has them
 """
 
 from mktune.space.dimensions import Question, question_stem
 from mktune.space.space import Choices, SearchSpace, Size
+from mktune.space.subspace import Free, SubSpace, choose_free
 
-__all__ = ["Choices", "Question", "SearchSpace", "Size", "question_stem"]
+__all__ = ["Choices", "Free", "Question", "SearchSpace", "Size", "SubSpace", "choose_free", "question_stem"]

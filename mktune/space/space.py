@@ -54,7 +54,7 @@ class SearchSpace:
         file: SpaceFile,
         configs_only: bool = False,
     ) -> None:
-        self._file, self._configs_only = file, configs_only
+        self.file, self._configs_only = file, configs_only
         self.workload = workload
         self.graph = workload.subgraph(ops)
         self.shape = shape
@@ -81,7 +81,7 @@ class SearchSpace:
 
     def configs_of(self, op: str) -> SearchSpace:
         """The part of the space that is one op's config, launched plainly. Its choices are named as they are here."""
-        return SearchSpace(self.workload, (op,), self.shape, self.device, self._file, configs_only=True)
+        return SearchSpace(self.workload, (op,), self.shape, self.device, self.file, configs_only=True)
 
     def is_config(self, question: str) -> bool:
         """Whether the question of that name asks for a part of an op's config."""
@@ -121,6 +121,11 @@ class SearchSpace:
 
     def __iter__(self) -> Iterator[tuple[Choices, Plan]]:
         """Every combination of choices, in order: for small spaces."""
+        for _, choices, plan in self.each():
+            yield choices, plan
+
+    def each(self) -> Iterator[tuple[tuple[int, ...], Choices, Plan]]:
+        """As iterating over the space, with the place of the option taken at each question before."""
         path: list[tuple[int, int]] = []
         while True:
             depth = 0
@@ -132,7 +137,8 @@ class SearchSpace:
                 depth += 1
                 return list(question.options)[path[depth - 1][0]]
 
-            yield self.walk(pick)
+            choices, plan = self.walk(pick)
+            yield tuple(place for place, _ in path), choices, plan
             while path and path[-1][0] + 1 == path[-1][1]:
                 path.pop()
             if not path:
@@ -175,7 +181,7 @@ class SearchSpace:
         choices: Choices,
     ) -> None:
         for dimension in dimensions:
-            question = dimension.question(draft)
+            question = self._offered(dimension, draft)
             if question is None:
                 continue
             if not question.options:
@@ -184,6 +190,10 @@ class SearchSpace:
             if len(question.options) > 1:
                 label = choices[question.name] = pick(dimension, question, draft)
             dimension.apply(draft, question.options[label])
+
+    def _offered(self, dimension: Dimension, draft: Draft) -> Question | None:
+        """What is asked of this dimension here, if anything."""
+        return dimension.question(draft)
 
     def _derive(self, draft: Draft) -> None:
         """Kernels and data edges: they follow from the configs, finalizers above all."""

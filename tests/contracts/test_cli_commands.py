@@ -25,6 +25,8 @@ WANTED = {
     "edge",
     "bench-ops",
     "doctor",
+    "record",
+    "compare-samplers",
 }
 
 

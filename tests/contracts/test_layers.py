@@ -36,6 +36,7 @@ _EXCEPTIONS: dict[str, set[str]] = {
     "graph/workloads/glm52_attention_prefix.py": {"ops"},  # a workload is made of ops
     "backends/cuda.py": {"executors", "measure"},  # a back end is how measuring is reached by name; nothing below asks
     "backends/sim.py": {"measure"},  # finalists are decided by the same rules as measured ones
+    "backends/recorded.py": {"measure"},  # likewise
     "runtime/sources.py": {"store"},  # a PostgreSQL store is read through it, imported only then
 }
 
@@ -47,6 +48,8 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "psycopg": (),
     "optuna": ("search/",),
     "matplotlib": ("cli/",),
+    "scipy": (),
+    "matplotlib": ("cli/curves.py",),
     "yaml": ("space/",),
     "pickle": (),
     "cloudpickle": (),

@@ -12,13 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from fake_bench import space_of, spans
 
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import DEFAULT_SAMPLER, sampler_names
-from mktune.search.samplers.base import Sampler, make_sampler
+from mktune.search.samplers.base import Sampler, make_sampler, missing_packages
 
 OPS = [("A0", "B0"), None]
+INSTALLED = [name for name in sampler_names() if not missing_packages(name)]
 
 
 def run(sampler: Sampler, asks: int, seeded: bool = True) -> list[Plan]:
@@ -41,7 +42,7 @@ def run(sampler: Sampler, asks: int, seeded: bool = True) -> list[Plan]:
     return plans
 
 
-@pytest.mark.parametrize("name", sampler_names())
+@pytest.mark.parametrize("name", INSTALLED)
 @pytest.mark.parametrize("ops", OPS)
 def test_proposals_lie_in_the_space_and_repeat_with_the_seed(name: str, ops: tuple[str, ...] | None) -> None:
     space = space_of(ops)
@@ -51,12 +52,12 @@ def test_proposals_lie_in_the_space_and_repeat_with_the_seed(name: str, ops: tup
     assert run(make_sampler(name, space, 3, worker=1), 25) != first
 
 
-@pytest.mark.parametrize("name", sampler_names())
+@pytest.mark.parametrize("name", INSTALLED)
 def test_it_begins_without_having_been_told_anything(name: str) -> None:
     assert len(run(make_sampler(name, space_of(), 0), 5, seeded=False)) == 5
 
 
-@pytest.mark.parametrize("name", sampler_names())
+@pytest.mark.parametrize("name", INSTALLED)
 def test_several_proposals_may_be_open_at_once_and_end_in_any_order(name: str) -> None:
     sampler = make_sampler(name, space_of(), 0)
     waiting = []
@@ -68,7 +69,7 @@ def test_several_proposals_may_be_open_at_once_and_end_in_any_order(name: str) -
     assert len(waiting) == 3
 
 
-@pytest.mark.parametrize("name", sampler_names())
+@pytest.mark.parametrize("name", INSTALLED)
 def test_nothing_but_failures_does_not_stop_it(name: str) -> None:
     sampler = make_sampler(name, space_of(), 0)
     for _ in range(30):
@@ -76,7 +77,7 @@ def test_nothing_but_failures_does_not_stop_it(name: str) -> None:
         sampler.tell(choices, None)
 
 
-@pytest.mark.parametrize("name", [name for name in sampler_names() if name != "random"])
+@pytest.mark.parametrize("name", [name for name in INSTALLED if name != "random"])
 def test_it_learns(name: str) -> None:
     """Where one choice decides the span, what is proposed late takes it more often than chance would."""
 
@@ -100,7 +101,13 @@ def test_names_are_those_of_the_files() -> None:
     assert DEFAULT_SAMPLER in sampler_names()
 
 
+@pytest.mark.skipif(len(INSTALLED) == len(sampler_names()), reason="the packages of every sampler are installed")
+def test_a_sampler_whose_packages_are_missing_says_what_to_install() -> None:
+    with pytest.raises(SetupError, match=r"sampler gp needs .*: pip install 'mktune\[search\]'"):
+        make_sampler("gp", space_of(), 0)
+
+
 @pytest.mark.parametrize("name", ["", "base", "cma", "../tpe", "TPE"])
 def test_an_unknown_sampler_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(InputError, match=r"unknown sampler .*; known: local, random, staged, tpe"):
+    with pytest.raises(InputError, match=r"unknown sampler .*; known: gp, local, random, staged, tpe, trace_guided"):
         make_sampler(name, space_of(), 0)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import pkgutil
 import random
 from abc import ABC, abstractmethod
 from functools import cache
 
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.plan import Plan
 from mktune.space import Choices, SearchSpace
+from mktune.trace import CriticalPath
 
 DEFAULT = "staged"
 """The sampler where none is named: of the whole workload it finds more than the others, in the model's space at 100 to
 300 trials (tests/benchmarks/search_rate.py)."""
+
+
+EXTRA = {"gp": ("scipy", "torch")}
+"""Sampler → packages of the extra `search` that it needs."""
 
 
 class Sampler(ABC):
@@ -26,6 +32,8 @@ class Sampler(ABC):
 
     wants_ops = False
     """Whether each op is to be measured alone before the search."""
+    wants_path = False
+    """Whether `know_path` is to be told of every plan that is better than all before."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self.space = space
@@ -41,6 +49,9 @@ class Sampler(ABC):
 
     def reject(self, choices: Choices, invalid: bool) -> None:  # noqa: B027 (few samplers care)
         """A proposal of this sampler was not measured: invalid, or else a duplicate of one that was."""
+
+    def know_path(self, choices: Choices, path: CriticalPath) -> None:  # noqa: B027 (few samplers want it)
+        """What the span of a plan of this space hung on; the plan is better than all before."""
 
     def know_op(self, op: str, choices: Choices, span_us: float) -> None:  # noqa: B027 (few samplers want it)
         """`op` with these choices for its config took so long alone. Before the first `ask`."""
@@ -59,6 +70,11 @@ def sampler_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(samplers.__path__) if module.name != "base"))
 
 
+def missing_packages(name: str) -> tuple[str, ...]:
+    """Packages that the sampler needs and that are not installed."""
+    return tuple(package for package in EXTRA.get(name, ()) if importlib.util.find_spec(package) is None)
+
+
 def make_sampler(name: str, space: SearchSpace, seed: int, worker: int = 0) -> Sampler:
     """The sampler of that name. Workers of one study get different seeds. Raises InputError with the known names."""
     check_sampler(name)
@@ -68,9 +84,11 @@ def make_sampler(name: str, space: SearchSpace, seed: int, worker: int = 0) -> S
 
 
 def check_sampler(name: str) -> None:
-    """Raises InputError for a sampler that does not exist."""
+    """Raises InputError for a sampler that does not exist, SetupError for one whose packages are missing."""
     if name not in sampler_names():
         raise InputError(f"unknown sampler {name!r}; known: {', '.join(sampler_names())}")
+    if missing := missing_packages(name):
+        raise SetupError(f"sampler {name} needs {', '.join(missing)}: pip install 'mktune[search]'")
 
 
 def mixed_seed(seed: int, worker: int) -> int:

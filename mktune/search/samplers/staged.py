@@ -56,10 +56,10 @@ class StagedSampler(LocalSampler):
         base = self._base()
         if self._changes <= GRAPH_ONLY:
             graph = [name for name in base if not self.space.is_config(name)]
-            return self._changed(base, self._some(graph or base, STEPS))
+            return self.fresh(base, dict.fromkeys(graph or base, 1.0), STEPS)
         if self.draw.random() < RANKED_SHARE:
             return self._changed({**base, **self._ranked()}, ())
-        return self._changed(base, self._some(base, STEPS))
+        return self.fresh(base, dict.fromkeys(base, 1.0), STEPS)
 
     def _structures(self) -> Iterator[Choices]:
         """The built-in plans with every op's best config, as far as the space has them."""
