@@ -6,7 +6,8 @@ A back end is one file. `cuda` measures in a process that may be killed; `sim` a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mktune.closing import Closing
@@ -129,3 +130,8 @@ class Backend(ABC):
     @abstractmethod
     def open(self, problem: Problem) -> Bench:
         """A bench for `problem`. Raises SetupError where this machine cannot run it."""
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within this block benches share what is costly to start (process, compilers), one after the other."""
+        yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mktune.backends.base import Backend, Problem
@@ -25,8 +27,27 @@ class CudaBackend(Backend):
         self.index = index
         self.device = find_device(index)
         self._trial_seconds = trial_seconds
+        self._keeping = False
+        self._kept: CudaBench | None = None
 
     def open(self, problem: Problem) -> CudaBench:
         from mktune.measure.cuda_bench import CudaBench
 
-        return CudaBench(self.device, self.index, problem, self._trial_seconds)
+        whole = None
+        if self._keeping:
+            if self._kept is None:
+                self._kept = CudaBench(self.device, self.index, problem, self._trial_seconds)
+            held = self._kept.problem
+            whole = self._kept if (held.workload, held.seed) == (problem.workload, problem.seed) else None
+        return CudaBench(self.device, self.index, problem, self._trial_seconds, whole)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        self._keeping = True
+        try:
+            yield
+        finally:
+            self._keeping = False
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                kept.close()

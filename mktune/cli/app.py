@@ -20,6 +20,7 @@ from mktune.cli import (
     grow,
     leaderboard,
     lookup,
+    matrix,
     record,
     run,
     show,
@@ -70,5 +71,5 @@ def _root(
 
 for group in (tune, leaderboard, lookup, coverage, show, run, trace, ablate, grow, edge, bench_ops):
     group.add(app)
-for group in (record, compare_samplers, compile, export, doctor):
+for group in (matrix, record, compare_samplers, compile, export, doctor):
     group.add(app)

@@ -117,7 +117,8 @@ def tune(
     for searched in spaces:
         require_a_plan(searched)
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
-        cells = list(_search(spaces, opened, settings, stop))
+        with settings.backend.kept():
+            cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)
     report(workload, settings.backend, cells, location, as_json)
     _end(cells, stop)

@@ -48,7 +48,7 @@ class CudaBench(Bench):
 
     host  the class that lives in the worker process, as "module:class"
 
-    A part of another bench's problem uses the processes of that one, its `whole`.
+    A part of another bench's problem uses the processes of that one, its `whole`; so may the same at another shape.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class CudaBench(Bench):
 
         A process that the candidate before left behind broken is replaced once. Raises SetupError.
         """
-        request = {"do": "open", "ops": list(self.problem.ops)}
+        request = {"do": "open", "ops": list(self.problem.ops), "shape": _numbers(self.problem)}
         try:
             made = self._worker.ask(request, START_SECONDS).get("made", True)
         except CandidateError:
@@ -333,14 +333,17 @@ class CudaBench(Bench):
         return found
 
 
+def _numbers(problem: Problem) -> list[int]:
+    return [problem.shape.requests, problem.shape.tokens_per_request, problem.shape.kv]
+
+
 def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:
-    shape = problem.shape
     return Worker(
         host,
         {
             "workload_name": problem.workload,
             "ops": list(problem.ops),
-            "shape": [shape.requests, shape.tokens_per_request, shape.kv],
+            "shape": _numbers(problem),
             "seed": problem.seed,
             "device": asdict(device),
             "index": index,

@@ -3,7 +3,7 @@
 Requests are JSON objects with a `do` and its arguments; plans travel as their JSON. After each candidate the device is
 synchronised, so that a fault is charged to the plan that caused it. What a plan with wrong results has written, and
 where, nobody knows: the problem's memory is made anew after it. `open` makes another part of the workload the
-problem at hand, at the same shape and seed: one process can measure one after the other.
+problem at hand, also at another shape: one process can measure one after the other.
 """
 
 from __future__ import annotations
@@ -102,14 +102,16 @@ class CudaHost:
         assert self._held is not None, "no problem was opened"
         return self._held
 
-    def _do_open(self, ops: Sequence[str]) -> Reply:
-        """Make these ops of the workload the problem at hand, in the place of the one before; nothing where they are.
+    def _do_open(self, ops: Sequence[str], shape: Sequence[int] | None = None) -> Reply:
+        """Make these ops of the workload, at this shape (None: as before), the problem at hand, in the place of the one
+        before; nothing where they are.
 
         The reply's `made` says whether anything was. Raises what make_memory does: then there is none, until the next
         `open`.
         """
-        graph = self._workload.subgraph(ops)
-        if self._held is not None and self._held.graph is graph and not self._spoilt:
+        graph, before = self._workload.subgraph(ops), self._shape
+        self._shape = before if shape is None else Shape(*shape)
+        if self._shape == before and self._held is not None and self._held.graph is graph and not self._spoilt:
             return {"made": False}
         self._held, self._spoilt = None, False
         _release()

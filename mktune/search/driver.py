@@ -14,13 +14,14 @@ from mktune.measure.promotion import TIE_BAND, Arm, check_builtins, simplicity
 from mktune.plan import Plan
 from mktune.search.budget import Budget
 from mktune.search.loop import Loop, ranking
+from mktune.search.neighbours import NEIGHBOURS, neighbour_plans
 from mktune.search.op_stage import OpStage
 from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import PHASES, Observer, TuneResult
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
-from mktune.trial import BUILTIN, Policy, Status, Trial, Winner
+from mktune.trial import BUILTIN, NEIGHBOUR, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
     from mktune.store import Store, Study
@@ -42,10 +43,12 @@ def tune(
     stop: Stop | None = None,
     worker: int = 0,
     retry_failed: bool = False,
+    neighbours: int = NEIGHBOURS,
 ) -> TuneResult:
     """Search `space` with the study's sampler and seed, going on from the trials that the study has.
 
-    Each op alone comes first, where the sampler learns from that, then the built-in plans. Every trial is committed
+    Each op alone comes first, where the sampler learns from that, then the built-in plans, then winners of the store at
+    other shapes, made to fit (`neighbours` of them at most). Every trial is committed
     when it ends. Several processes may search one study: one of them measures a plan, and the trials of all count.
 
     retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
@@ -60,6 +63,7 @@ def tune(
     failed = loop.resume(retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]
+    given += [(NEIGHBOUR, plan) for plan in neighbour_plans(store, space, backend, neighbours)] if neighbours else []
     given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
     search = _Search(loop, builtins)
     with (

@@ -26,6 +26,7 @@ WANTED = {
     "bench-ops",
     "doctor",
     "record",
+    "matrix",
     "compare-samplers",
 }
 

@@ -74,7 +74,7 @@ class FakeHost:
             if self._poisoned:
                 raise CandidateError(Status.ILLEGAL_ACCESS, "cuCtxSynchronize: illegal address")
 
-    def _do_open(self, ops: list[str]) -> dict[str, Any]:
+    def _do_open(self, ops: list[str], shape: list[int]) -> dict[str, Any]:
         return {"made": False}
 
     def _do_calibrate(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_samples_are_kept_as_medians_of_blocks_in_order() -> None:
     kept = block_medians(samples)
     assert kept == pytest.approx([30.0 + block * 0.1 for block in range(8)])
     measured = Measurement(30.4, 30.3, 30.5, samples, Policy("cuda"))
-    row = row_of("", "ab" * 32, "01", Outcome(Status.OK, measurement=measured), (0.0, 3.5))
+    row = row_of("", "ab" * 32, "01", Outcome(Status.OK, measurement=measured), ((0, 3.5),))
     assert row_from_list(json.loads(encode_row(row)), "row") == replace(
         row, samples_us=tuple(round(s, 2) for s in kept)
     )

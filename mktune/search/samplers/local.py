@@ -1,106 +1,118 @@
-"""Changes a few choices of one of the best plans so far.
+"""Changes a few choices of one of the best plans so far: those that most likely gain.
 
 A space of forty questions is mostly made of bad plans, and good ones differ from the built-in plans in a few places:
-a step from what is known to be good is worth more than a jump.
+a step from what is known to be good is worth more than a jump. Which step, the effects of single options tell
+(`search.effects`); they are drawn anew for every proposal, so that what is little known is tried too.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from mktune.plan import Plan
+from mktune.search.effects import Effects
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question, question_stem
 
 ELITE = 4
 """Plans that may be changed."""
-JUMPS = 0.05
+START = 4
+"""Plans from nothing before the first change, those that were told counted."""
+JUMPS = 0.03
 """Share of proposals that start from nothing."""
-STEPS = (1, 1, 2, 2, 3, 4)
-"""How many questions are answered anew, each entry equally likely."""
-
-TRIES, WIDER = 12, 3
+STEPS = (1, 1, 2, 2, 3, 4, 100)
+"""How many questions are answered anew, each entry equally likely; at most all that promise a gain."""
+TRIES, WIDER = 24, 4
 """Tries for a proposal that is new, and after how many of them one more question is answered anew."""
-
-NEAR = 0.05
-"""A change is likelier by e for each such fraction that the best plan with it is nearer to the best of all."""
-UNTRIED, LEAST = 0.5, 0.05
-"""Weights of what no plan had yet, and of what only slow or failing plans had; that of the best plan's is 1."""
 
 
 class LocalSampler(Sampler):
     """See the module."""
 
+    steps: Sequence[int] = STEPS
+
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # same arguments as the base
-        self._best_with: dict[tuple[str, str], float] = {}
         self._elite: list[tuple[float, Choices]] = []
+        self._effects = Effects()
+        self._options: dict[str, tuple[str, ...]] = {}
+        self._told = 0
         self._proposed: set[tuple[tuple[str, str], ...]] = set()
 
     def ask(self) -> tuple[Choices, Plan]:
-        if not self._elite or self.draw.random() < JUMPS:
-            return at_random(self.space, self.draw)
+        if not self._elite or self._told < START or self.draw.random() < JUMPS:
+            return self._noted(*at_random(self.space, self.draw))
         base = self._base()
-        return self.fresh(base, dict.fromkeys(base, 1.0), STEPS)
+        return self.fresh(base, dict.fromkeys(base, 1.0))
 
-    def fresh(
-        self, base: Mapping[str, str], weights: Mapping[str, float], steps: Sequence[int]
-    ) -> tuple[Choices, Plan]:
-        """`base` with a few of the questions in `weights` answered anew, as nobody proposed yet.
+    def fresh(self, base: Mapping[str, str], weights: Mapping[str, float]) -> tuple[Choices, Plan]:
+        """`base` with a few of the questions in `weights` answered anew, as nobody proposed yet if there is such.
 
-        steps  how many, each entry equally likely; where all near was proposed, one more every few tries
+        The more of a gain a change promises, times its question's weight, the sooner it is made.
         """
         for tries in range(TRIES):
-            choices, plan = self._changed(base, self._some(weights, steps, tries // WIDER))
+            changes = self._promising(base, weights, 1 + tries // WIDER)
+            if _name_of({**base, **changes}) in self._proposed:
+                continue
+            choices, plan = self._changed(base, changes)
             if _name_of(choices) not in self._proposed:
-                break
-        self._proposed.add(_name_of(choices))
-        return choices, plan
+                return self._noted(choices, plan)
+        return self._noted(*at_random(self.space, self.draw))
+
+    def _promising(self, base: Mapping[str, str], weights: Mapping[str, float], least: int) -> dict[str, str]:
+        """Changes of `base`: `least` or more, and only those that promise a gain beyond that."""
+        names = [name for name in sorted(weights) if len(self._options.get(name, ())) > 1]
+        drawn = self._effects.drawn(
+            [(name, option) for name in names for option in self._options[name]], base, self.draw
+        )
+        best = {
+            name: min((option for option in self._options[name] if option != base[name]), key=lambda o: drawn[name, o])
+            for name in names
+        }
+        gains = {name: weights[name] * (drawn[name, base[name]] - drawn[name, best[name]]) for name in names}
+        ranked = sorted(names, key=lambda name: -gains[name])
+        count = max(least, self.draw.choice(self.steps))
+        kept = [name for place, name in enumerate(ranked[:count]) if place < least or gains[name] > 0]
+        return {name: best[name] for name in kept}
 
     def _base(self) -> Choices:
         """One of the best plans; the better of two, so that the best is changed most often."""
         first, second = self.draw.randrange(len(self._elite)), self.draw.randrange(len(self._elite))
         return self._elite[min(first, second)][1]
 
-    def _some(self, weights: Mapping[str, float], steps: Sequence[int], more: int = 0) -> frozenset[str]:
-        """A few questions, the heavier the likelier; how many is one of `steps`, and `more`."""
-        count = min(len(weights), self.draw.choice(steps) + more)
-        # The largest of draw ** (1 / weight): a sample without replacement by weight (Efraimidis and Spirakis).
-        ranks = {name: self.draw.random() ** (1.0 / weights[name]) for name in sorted(weights)}
-        return frozenset(sorted(ranks, key=lambda name: -ranks[name])[:count])
-
-    def _changed(self, base: Mapping[str, str], changed: Collection[str]) -> tuple[Choices, Plan]:
-        """`base` with the questions of `changed` answered anew, and those that it has no answer to."""
+    def _changed(self, base: Mapping[str, str], changes: Mapping[str, str]) -> tuple[Choices, Plan]:
+        """`base` with `changes`, and with what they give rise to and `base` has no answer to."""
         stems = {question_stem(name): label for name, label in base.items()}
 
         def pick(question: Question) -> str:
-            options = list(question.options)
-            before = base.get(question.name, stems.get(question_stem(question.name)))
-            if before is None or before not in question.options:
-                return self.draw.choice(options)
-            if question.name not in changed:
-                return before
-            return self._another(question.name, [option for option in options if option != before])
+            self._options[question.name] = options = tuple(question.options)
+            wanted = changes.get(question.name, base.get(question.name, stems.get(question_stem(question.name))))
+            known = wanted is not None and wanted in question.options
+            return wanted if known and wanted else self._likely(question.name, options, base)
 
         return self.space.walk(pick)
 
-    def _another(self, name: str, options: Sequence[str]) -> str:
-        """One of `options`: the nearer the best plan that took it to the best of all, the likelier."""
-        best = self._elite[0][0]
-        weights = [self._weight(self._best_with.get((name, option)), best) for option in options]
-        return self.draw.choices(options, weights)[0]
+    def _likely(self, name: str, options: Collection[str], base: Mapping[str, str]) -> str:
+        """The option of the least effect, as drawn."""
+        drawn = self._effects.drawn([(name, option) for option in options], base, self.draw)
+        return min(options, key=lambda option: drawn[name, option])
 
-    def _weight(self, span_us: float | None, best_us: float) -> float:
-        return UNTRIED if span_us is None else max(LEAST, math.exp(-(span_us / best_us - 1.0) / NEAR))
+    def _noted(self, choices: Choices, plan: Plan) -> tuple[Choices, Plan]:
+        self._proposed.add(_name_of(choices))
+        return choices, plan
 
     def tell(self, choices: Choices, span_us: float | None) -> None:
+        self._told += 1
         self._proposed.add(_name_of(choices))
-        for pair in choices.items():
-            known = self._best_with.get(pair, math.inf)
-            self._best_with[pair] = min(known, math.inf if span_us is None else span_us)
+        self._effects.tell(choices, span_us)
         if span_us is not None:
             self._elite = sorted([*self._elite, (span_us, choices)], key=lambda pair: pair[0])[:ELITE]
+            if self._elite[0][1] is choices:
+                self._changed(choices, {})  # what else could have been answered
+
+    def reject(self, choices: Choices, invalid: bool) -> None:
+        if invalid:
+            self._effects.tell(choices, None)
 
 
 def _name_of(choices: Choices) -> tuple[tuple[str, str], ...]:

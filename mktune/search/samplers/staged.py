@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from mktune.graph.builtin import MODES, make_plan
 from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
-from mktune.search.samplers.local import LocalSampler
+from mktune.search.samplers.local import JUMPS, LocalSampler
 from mktune.space import Choices, SearchSpace
 
 GRAPH_ONLY = 30
@@ -23,10 +23,6 @@ RANKED_SHARE = 0.25
 """Of the proposals of the third stage, those that give an op a config which was measured alone."""
 RANKED = 8
 """Configs of an op, best alone first, that are worth a try in context; each half as likely as the one before."""
-JUMPS = 0.03
-"""Share of proposals that start from nothing."""
-STEPS = (1, 1, 1, 2, 2, 3)
-"""How many questions are answered anew, each entry equally likely."""
 
 
 class StagedSampler(LocalSampler):
@@ -49,17 +45,17 @@ class StagedSampler(LocalSampler):
         if self._starts is None:
             self._starts = list(self._structures())
         if self._starts:
-            return self._changed(self._starts.pop(0), ())
+            return self._noted(*self._changed(self._starts.pop(0), {}))
         if not self._elite or self.draw.random() < JUMPS:
-            return at_random(self.space, self.draw)
+            return self._noted(*at_random(self.space, self.draw))
         self._changes += 1
         base = self._base()
         if self._changes <= GRAPH_ONLY:
             graph = [name for name in base if not self.space.is_config(name)]
-            return self.fresh(base, dict.fromkeys(graph or base, 1.0), STEPS)
+            return self.fresh(base, dict.fromkeys(graph or base, 1.0))
         if self.draw.random() < RANKED_SHARE:
-            return self._changed({**base, **self._ranked()}, ())
-        return self.fresh(base, dict.fromkeys(base, 1.0), STEPS)
+            return self._noted(*self._changed({**base, **self._ranked()}, {}))
+        return self.fresh(base, dict.fromkeys(base, 1.0))
 
     def _structures(self) -> Iterator[Choices]:
         """The built-in plans with every op's best config, as far as the space has them."""

@@ -20,7 +20,6 @@ PLACEMENT_SHARE = 0.15
 """Weight of the questions that place all kernels, those of the path among them."""
 LEAST_SHARE = 0.03
 """Weight of a kernel that is on the path and adds next to nothing to it: it may hide what another adds."""
-STEPS = (1, 1, 1, 2, 2, 3)
 
 
 class TraceGuidedSampler(LocalSampler):
@@ -42,8 +41,8 @@ class TraceGuidedSampler(LocalSampler):
         if not self._shares:
             return super().ask()
         if self.draw.random() < JUMPS:
-            return at_random(self.space, self.draw)
-        return self.fresh(self._traced, self._weights(self._traced), STEPS)
+            return self._noted(*at_random(self.space, self.draw))
+        return self.fresh(self._traced, self._weights(self._traced))
 
     def _weights(self, names: Iterable[str]) -> dict[str, float]:
         """Question → how often to change it; those that no kernel of the path depends on are left out."""
