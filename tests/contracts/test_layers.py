@@ -49,7 +49,6 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "optuna": ("search/",),
     "matplotlib": ("cli/",),
     "scipy": (),
-    "matplotlib": ("cli/curves.py",),
     "yaml": ("space/",),
     "pickle": (),
     "cloudpickle": (),

@@ -16,11 +16,11 @@ from mktune.space import Choices, Question, question_stem
 
 ELITE = 4
 """Plans that may be changed."""
-START = 4
+START = 6
 """Plans from nothing before the first change, those that were told counted."""
 JUMPS = 0.03
 """Share of proposals that start from nothing."""
-STEPS = (1, 1, 2, 2, 3, 4, 100)
+STEPS = (1, 2, 100, 100)
 """How many questions are answered anew, each entry equally likely; at most all that promise a gain."""
 TRIES, WIDER = 24, 4
 """Tries for a proposal that is new, and after how many of them one more question is answered anew."""
