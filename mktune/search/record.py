@@ -108,7 +108,7 @@ class Recorder:
             parts = {op: found for op, found in parts.items() if len(found) > 1 and len(self._problem.ops) > 1}
             header = self._header(bench, tuple(parts))
             rows = self._resume(header)
-            wanted = {(job.part, job.key): job for job in [*jobs, *_builtin_jobs(space)]}
+            wanted = {(job.part, job.key): job for job in [*_builtin_jobs(space), *jobs]}
             wanted |= {(op, job.key): job for op, found in parts.items() for job in found}
             with self._part.open("a", encoding="utf-8") as file:
                 for part in ("", *parts):
