@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.fixed_kernels import PlanOption, between, interval_document, signed, study
+from mktune.cli.documents import interval_document
+from mktune.cli.fixed_kernels import PlanOption, study
 from mktune.cli.options import (
     BackendName,
     Contexts,
@@ -20,7 +21,7 @@ from mktune.cli.options import (
     Workload,
     example,
 )
-from mktune.cli.summary import shape_words
+from mktune.cli.summary import between, shape_words, signed
 
 if TYPE_CHECKING:
     from mktune.measure.ablation import Ablation, Saving

@@ -27,6 +27,14 @@ from mktune.graph.workload import workload as known_workload
 if TYPE_CHECKING:
     from mktune.runtime.coverage import Cell
 
+GridRows = Annotated[
+    str | None, typer.Option("--m", metavar="1,16", help="Rows (tokens) of the step, a list. [powers of 2 to 256]")
+]
+GridContexts = Annotated[
+    str | None,
+    typer.Option("--kv", metavar="8192", help="Context capacity, a list. [powers of 2 from 1024 to 131072]"),
+]
+
 ROWS = ",".join(str(2**power) for power in range(9))
 CONTEXTS = ",".join(str(2**power) for power in range(10, 18))
 NOWHERE = {"store", "pin", "workload", "contract", "layout", "ops", "device"}
@@ -41,13 +49,8 @@ def add(app: typer.Typer) -> None:
 
 def coverage(
     workload: Workload,
-    m: Annotated[
-        str | None, typer.Option("--m", metavar="1,16", help="Rows (tokens) of the step, a list. [powers of 2 to 256]")
-    ] = None,
-    kv: Annotated[
-        str | None,
-        typer.Option("--kv", metavar="8192", help="Context capacity, a list. [powers of 2 from 1024 to 131072]"),
-    ] = None,
+    m: GridRows = None,
+    kv: GridContexts = None,
     tokens_per_request: Tokens = None,
     gpu: Gpu = None,
     ops: LookedUpOps = None,

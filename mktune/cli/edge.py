@@ -10,6 +10,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.backend import choose
+from mktune.cli.documents import device_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     BackendName,
@@ -73,13 +74,11 @@ def edge(
         edge_plans(known, producer, consumer, Shape.from_m(rows, kv), "sm_90a")
     chosen = choose(backend, sim_gpu)
     table = edge_table(chosen, workload, producer, consumer, ms, kv)
-    device = chosen.device
     if as_json:
-        gpu = {"gpu": device.name, "driver": device.driver, "cuda": device.cuda, "simulated": chosen.simulated}
         found = {name: [asdict(entry) for entry in getattr(table, name)] for name in ("rows", "choices")}
-        render.document({"producer": producer, "consumer": consumer, **gpu, **found})
+        render.document({"producer": producer, "consumer": consumer, **device_document(chosen), **found})
     else:
-        where = f"{device.name}{' simulated' if chosen.simulated else ''}"
+        where = f"{chosen.device.name}{' simulated' if chosen.simulated else ''}"
         render.folded(f"{workload} {producer} → {consumer}, KV {kv}, {where}, times in µs", "bold")
         print_rows(table.rows)
         print_choices(table.choices)

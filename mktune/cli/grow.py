@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.fixed_kernels import PlanOption, between, interval_document, signed, study
+from mktune.cli.documents import interval_document
+from mktune.cli.fixed_kernels import PlanOption, study
 from mktune.cli.options import (
     BackendName,
     Contexts,
@@ -22,7 +23,7 @@ from mktune.cli.options import (
     choice,
     example,
 )
-from mktune.cli.summary import shape_words
+from mktune.cli.summary import between, shape_words, signed
 from mktune.graph.builtin import MODES
 
 if TYPE_CHECKING:

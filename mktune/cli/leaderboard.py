@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mktune.cli import render
+from mktune.cli.documents import shape_document
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
 from mktune.cli.shipped import shipped_leaderboard
 from mktune.cli.summary import does, shape_words
@@ -80,8 +81,6 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Rank the plans of each problem by span. k split-K, s stages, w warps, t threads; kernel: wait/trigger."""
-    from mktune.store import Store
-
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
     check_sizes(wanted_m or (), wanted_kv or ())
@@ -97,15 +96,23 @@ def leaderboard(
 
         follow(store, wanted, 1.0 if every is None else every)
         return
-    with Store.open(store, write=False) as opened:
-        rows = find(opened, wanted)
-        if not rows:
-            check_known(workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
-            raise NothingFoundError(_nothing(opened, study))
+    rows = _stored(store, wanted)
     if as_json:
         render.document({"rows": [row_document(row) for row in rows]})
     else:
         tables(rows)
+
+
+def _stored(url: str | None, wanted: Wanted) -> list[LeaderboardRow]:
+    """The rows of a store. Raises NothingFoundError where there are none, InputError where there cannot be any."""
+    from mktune.store import Store
+
+    with Store.open(url, write=False) as store:
+        rows = find(store, wanted)
+        if not rows:
+            check_known(wanted.workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
+            raise NothingFoundError(_nothing(store, wanted.study))
+    return rows
 
 
 def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:
@@ -192,10 +199,7 @@ def row_document(row: LeaderboardRow) -> dict[str, Any]:
         "workload": row.workload,
         "contract": row.contract,
         "ops": list(row.ops),
-        "m": row.shape.m,
-        "requests": row.shape.requests,
-        "tokens_per_request": row.shape.tokens_per_request,
-        "kv": row.shape.kv,
+        **shape_document(row.shape),
         "does": does(row.plan),
     }
 

@@ -61,6 +61,8 @@ def _document(hit: Hit) -> dict[str, Any]:
 
 
 def _print(hit: Hit) -> None:
+    from mktune.runtime.explanations import span
+
     winner, measured = hit.winner, hit.winner.measurement
     mark = " simulated" if hit.simulated else ""
     plan = hit.plan
@@ -69,7 +71,7 @@ def _print(hit: Hit) -> None:
         ("from", "the plans that ship with mktune" if hit.source == "bundle" else "the store"),
         ("ops", ",".join(plan.op_names)),
         ("tuned for", f"{shape_words(plan.shape)}, {winner.fingerprint.gpu}"),
-        ("holds for", f"M {_range(plan.m_range)}, KV {_range(plan.kv_range)}"),
+        ("holds for", f"M {span(*plan.m_range)}, KV {span(*plan.kv_range)}"),
         ("span", f"{measured.span_us:.2f} µs ({measured.low_us:.2f}–{measured.high_us:.2f}){mark}"),
         ("speed-up", f"×{1 / winner.ratio:.2f} over the built-in serial plan"),
         ("does", does(plan)),
@@ -79,7 +81,3 @@ def _print(hit: Hit) -> None:
     if hit.differs:
         rows.append(("differs", "; ".join(hit.differs)))
     render.pairs(rows)
-
-
-def _range(ends: tuple[int, int]) -> str:
-    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"

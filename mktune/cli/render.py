@@ -1,7 +1,8 @@
-"""Everything that the command line prints: tables, bars, notes and JSON documents. The only user of Rich's console.
+"""Everything that the command line prints: tables, bars, notes and JSON documents.
 
 Results go to stdout, everything else to stderr. A terminal gets a table fitted to its width; a pipe or a file gets
 plain lines that nothing cuts. Names are printed as they are: no markup is read in them and no control character passes.
+Rich is used here and for the bar of `progress`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.backend import choose
+from mktune.cli.documents import device_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     MAX_SEED,
@@ -79,18 +80,10 @@ def run(
     if outcome.status not in (Status.OK, Status.NOISY):
         raise CandidateError(outcome.status, f"{outcome.status}: {outcome.reason}")
     if as_json:
-        render.document(
-            {
-                "plan_id": found.plan.plan_id,
-                "executor": ran.executor,
-                "simulated": chosen.simulated,
-                "gpu": chosen.device.name,
-                "status": outcome.status,
-                "reason": outcome.reason,
-                "measurement": outcome.measurement.to_dict() if outcome.measurement else None,
-                "seconds": dict(outcome.seconds),
-            }
-        )
+        ended = {"status": outcome.status, "reason": outcome.reason, "seconds": dict(outcome.seconds)}
+        measured = outcome.measurement.to_dict() if outcome.measurement else None
+        what = {"plan_id": found.plan.plan_id, "executor": ran.executor}
+        render.document({**what, **device_document(chosen), **ended, "measurement": measured})
     else:
         _print(found.plan, ran.executor, chosen, outcome)
 

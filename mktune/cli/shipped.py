@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from mktune.cli import render
+from mktune.cli.documents import shape_document
 from mktune.cli.summary import does
 from mktune.errors import NothingFoundError
 from mktune.gpu_name import normalise_gpu
@@ -89,15 +90,12 @@ def _row(winner: Winner) -> list[str]:
 
 
 def _document(winner: Winner) -> dict[str, Any]:
-    shape, measured = winner.plan.shape, winner.measurement
+    measured = winner.measurement
     return {
         "workload": winner.plan.workload,
         "ops": list(winner.plan.op_names),
         "gpu": winner.fingerprint.gpu,
-        "m": shape.m,
-        "requests": shape.requests,
-        "tokens_per_request": shape.tokens_per_request,
-        "kv": shape.kv,
+        **shape_document(winner.plan.shape),
         "plan_id": winner.plan.plan_id,
         "span_us": measured.span_us,
         "low_us": measured.low_us,

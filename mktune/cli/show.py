@@ -9,7 +9,6 @@ import typer
 
 from mktune.backends.models import gpu_of
 from mktune.cli import render
-from mktune.cli.fixed_kernels import between, signed
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     Arch,
@@ -26,7 +25,7 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.plans import BuiltinAt, Found, find
-from mktune.cli.summary import config, shape_words, structure
+from mktune.cli.summary import between, config, shape_words, signed, structure
 from mktune.cli.verdict import judge
 from mktune.errors import InputError, MktuneError
 from mktune.graph.builtin import MODES

@@ -1,15 +1,19 @@
-"""What a plan does, in words short enough for a table."""
+"""What a plan does, and what was measured of it, in words short enough for a table."""
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import TYPE_CHECKING
 
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
 from mktune.graph.workload import workload
 from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan
 from mktune.shape import Shape
+
+if TYPE_CHECKING:
+    from mktune.measure.stats import Interval
 
 
 def shape_words(shape: Shape) -> str:
@@ -98,3 +102,16 @@ def does(plan: Plan) -> str:
 def count(number: int, noun: str) -> str:
     """ "1 trial", "2 trials"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def between(interval: Interval) -> str:
+    """ "26.91–27.30"; "−1.20 to −0.95" where a bound is below zero; "–" for a point, as a model gives."""
+    if interval.low == interval.high:
+        return "–"
+    join = "–" if interval.low >= 0 else " to "
+    return f"{signed(interval.low)}{join}{signed(interval.high)}"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """The number with a minus sign that is as wide as a digit; no minus zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")

@@ -9,7 +9,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.backend import choose
-from mktune.cli.fixed_kernels import between, interval_document, signed
+from mktune.cli.documents import interval_document, shape_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     MAX_SEED,
@@ -27,7 +27,7 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.plans import BuiltinAt, find
-from mktune.cli.summary import count, shape_words, structure
+from mktune.cli.summary import between, count, shape_words, signed, structure
 from mktune.errors import InputError
 from mktune.shape import Shape
 
@@ -107,8 +107,7 @@ def document(trace: Trace, plan: Plan, targets: dict[str, Path]) -> dict[str, An
     return {
         **trace.to_dict(),
         "workload": plan.workload,
-        "m": plan.shape.m,
-        "kv": plan.shape.kv,
+        **shape_document(plan.shape),
         "noting_costs": interval_document(cost(trace)),
         "mean_sms": {"active": active, "working": working},
         "files": {kind: str(path) for kind, path in targets.items()},

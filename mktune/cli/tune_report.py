@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.cli import render
+from mktune.cli.documents import device_document, shape_document
 from mktune.cli.summary import count, does, shape_words
 
 if TYPE_CHECKING:
@@ -38,15 +39,10 @@ def _document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[st
     """How every cell ended, as JSON data."""
     return {
         "workload": workload,
-        "backend": backend.name,
-        "simulated": backend.simulated,
-        "gpu": backend.device.name,
+        **device_document(backend),
         "cells": [
             {
-                "m": cell.shape.m,
-                "requests": cell.shape.requests,
-                "tokens_per_request": cell.shape.tokens_per_request,
-                "kv": cell.shape.kv,
+                **shape_document(cell.shape),
                 "study": cell.study,
                 **({"error": cell.failed} if cell.result is None else cell.result.to_dict()),
             }
