@@ -9,7 +9,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.backend import choose, require_kernels
-from mktune.cli.fixed_kernels import interval_document, shape_document
+from mktune.cli.documents import device_document, interval_document, shape_document
 from mktune.cli.options import (
     BackendName,
     Contexts,
@@ -66,15 +66,8 @@ def matrix(
     if all(cell.plan is None for cell in cells):
         raise NothingFoundError(f"{location} holds no plan of these shapes on {picked.device.name}: `mktune tune` them")
     if as_json:
-        gpu = picked.device.name
-        render.document(
-            {
-                "workload": workload,
-                "gpu": gpu,
-                "simulated": picked.simulated,
-                "cells": [_document(cell) for cell in cells],
-            }
-        )
+        found = [_document(cell) for cell in cells]
+        render.document({"workload": workload, **device_document(picked), "cells": found})
         return
     mark = " simulated" if picked.simulated else ""
     render.folded(f"{workload} on {picked.device.name}{mark}: spans in µs", "bold")
