@@ -35,6 +35,24 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
     }
 
 
+def winner_key(winner: Winner) -> dict[str, Any]:
+    """What a winner is stored and looked up by, in the order of the columns of `mktune_plans`."""
+    plan, gpu = winner.plan, winner.fingerprint
+    return {
+        "workload": plan.workload,
+        "contract": plan.contract,
+        "scale_format": plan.scale_format,
+        "ops": ",".join(sorted(plan.op_names)),
+        "requests": plan.shape.requests,
+        "tokens_per_request": plan.shape.tokens_per_request,
+        "kv": plan.shape.kv,
+        "gpu": gpu.gpu,
+        "sms": gpu.sms,
+        "compute_capability": gpu.compute_capability,
+        "simulated": winner.measurement.policy.simulated,
+    }
+
+
 def fingerprint_to_dict(found: Fingerprint) -> dict[str, Any]:
     """Plain data in the form that `fingerprint_from_dict` reads.
 

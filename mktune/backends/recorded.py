@@ -18,7 +18,7 @@ from mktune.backends.sim import SimBench
 from mktune.backends.sim_constants import CONSTANTS
 from mktune.errors import InputError, MktuneError
 from mktune.graph.workload import workload
-from mktune.lowering.graph import lower, lowered_id
+from mktune.lowering.graph import runs_as
 from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, winner
 from mktune.measure.stats import median_interval
 from mktune.plan import Plan
@@ -45,7 +45,7 @@ class RecordedBench(Bench):
 
     def find(self, plan: Plan) -> Row | None:
         """What was recorded of `plan`, or of one that runs the same."""
-        return self.rows.get(lowered_id(plan, lower(plan, self._graph, plan.shape))[:KEY_DIGITS])
+        return self.rows.get(runs_as(plan, self._graph)[:KEY_DIGITS])
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """Nothing to compile."""

@@ -141,5 +141,10 @@ def lowered_id(plan: Plan, graph: KernelGraph) -> str:
     return _digest({**chosen, "kernels": kernels, "graph": graph_key(graph)})
 
 
+def runs_as(plan: Plan, graph: OpGraph) -> str:
+    """The `lowered_id` of `plan`, which computes the calls of `graph`. Raises what `lower` does."""
+    return lowered_id(plan, lower(plan, graph, plan.shape))
+
+
 def _digest(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

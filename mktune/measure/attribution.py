@@ -22,7 +22,7 @@ from mktune.graph.builtin import make_plan
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
-from mktune.lowering.graph import lower, lowered_id
+from mktune.lowering.graph import runs_as
 from mktune.measure.stats import median, paired_difference
 from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.trial import Loss
@@ -157,7 +157,7 @@ def _same(one: Plan, other: Plan) -> bool:
 
 
 def _lowered(plan: Plan) -> str:
-    return lowered_id(plan, lower(plan, workload(plan.workload).subgraph(plan.op_names), plan.shape))
+    return runs_as(plan, workload(plan.workload).subgraph(plan.op_names))
 
 
 def _early(plan: Plan) -> bool:

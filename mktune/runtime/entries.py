@@ -47,21 +47,9 @@ class Row(NamedTuple):
 
 def row_of(winner: Winner) -> Row:
     """The row of `winner`."""
-    plan, gpu = winner.plan, winner.fingerprint
-    return Row(
-        plan.workload,
-        gpu.gpu,
-        plan.shape.tokens_per_request,
-        plan.contract,
-        plan.scale_format,
-        ",".join(sorted(plan.op_names)),
-        plan.shape.requests,
-        plan.shape.kv,
-        gpu.sms,
-        gpu.compute_capability,
-        winner.measurement.policy.simulated,
-        winner,
-    )
+    from mktune.records import winner_key
+
+    return Row(**winner_key(winner), document=winner)
 
 
 @dataclass(frozen=True)

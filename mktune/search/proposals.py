@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from mktune.closing import Closing
 from mktune.errors import PlanError, SpaceError
-from mktune.lowering.graph import lower, lowered_id
+from mktune.lowering.graph import runs_as
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.search.samplers.base import Sampler, at_random
@@ -252,7 +252,7 @@ class Proposals(Closing):
     def _key(self, plan: Plan) -> str:
         """Equal for plans that run the same kernels in the same graph."""
         with self._timed("lower"):
-            return lowered_id(plan, lower(plan, self._space.graph, plan.shape))
+            return runs_as(plan, self._space.graph)
 
     def _is_small(self) -> bool:
         if self._small is None:

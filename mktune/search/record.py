@@ -29,7 +29,7 @@ from mktune.backends.recording import (
 )
 from mktune.errors import CandidateError, InputError, SpaceError
 from mktune.graph.builtin import builtin_plans
-from mktune.lowering.graph import lower, lowered_id
+from mktune.lowering.graph import runs_as
 from mktune.plan import Plan
 from mktune.search.loop import measured
 from mktune.search.stopping import Stop
@@ -76,7 +76,7 @@ def jobs_of(space: SubSpace, part: str = "") -> Iterator[Job]:
     for places, _, plan in space.each():
         if check(plan, space.device):
             continue
-        key = lowered_id(plan, lower(plan, space.graph, plan.shape))[:KEY_DIGITS]
+        key = runs_as(plan, space.graph)[:KEY_DIGITS]
         if key not in seen:
             seen.add(key)
             yield Job(part, key, "".join(DIGITS[place] for place in places), plan)
@@ -84,7 +84,7 @@ def jobs_of(space: SubSpace, part: str = "") -> Iterator[Job]:
 
 def _builtin_jobs(space: SubSpace) -> list[Job]:
     plans = builtin_plans(space.workload, tuple(space.graph.calls), space.shape, space.device.arch).values()
-    return [Job("", lowered_id(plan, lower(plan, space.graph, plan.shape))[:KEY_DIGITS], "", plan) for plan in plans]
+    return [Job("", runs_as(plan, space.graph)[:KEY_DIGITS], "", plan) for plan in plans]
 
 
 class Recorder:

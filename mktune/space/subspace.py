@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mktune.errors import SpaceError
-from mktune.lowering.graph import lower, lowered_id
+from mktune.lowering.graph import runs_as
 from mktune.plan import Plan
 from mktune.space.dimensions import Dimension, OpFields, Question, named, question_stem
 from mktune.space.draft import Draft
@@ -45,11 +45,8 @@ class SubSpace(SearchSpace):
 
     def to_choices(self, plan: Plan) -> Choices | None:
         choices = super().to_choices(plan)
-        inside = choices is not None and self._runs_as(plan) == self._runs_as(self.to_plan(choices))
+        inside = choices is not None and runs_as(plan, self.graph) == runs_as(self.to_plan(choices), self.graph)
         return choices if inside else None
-
-    def _runs_as(self, plan: Plan) -> str:
-        return lowered_id(plan, lower(plan, self.graph, plan.shape))
 
     def free_configs(self) -> tuple[str, ...]:
         """Ops of whose config something is free."""

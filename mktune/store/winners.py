@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, u
 from mktune.errors import InputError, UnknownPlanError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
-from mktune.records import winner_from_dict, winner_to_dict
+from mktune.records import winner_from_dict, winner_key, winner_to_dict
 from mktune.shape import Shape
 from mktune.store.columns import whole_rows
 from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
@@ -61,7 +61,7 @@ def put(connection: Connection, winner: Winner, study: str) -> bool:
 
 
 def _served_as(winner: Winner) -> list[ColumnElement[bool]]:
-    key = [getattr(PlanRow, name) == value for name, value in _key(winner).items()]
+    key = [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
     return [*key, PlanRow.replaced.is_(None)]
 
 
@@ -71,7 +71,7 @@ def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) ->
     if not keep:
         connection.execute(update(PlanRow).where(*_served_as(winner)).values(replaced=time))
     values = {
-        **_key(winner),
+        **winner_key(winner),
         "plan_id": winner.plan.plan_id,
         "span_us": winner.measurement.span_us,
         "study": study,
@@ -102,7 +102,7 @@ def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], 
     its errors.
     """
     check_winner(winner)
-    key = [getattr(PlanRow, name) == value for name, value in _key(winner).items()]
+    key = [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
     query = select(PlanRow.id, PlanRow.document, PlanRow.replaced).where(*key).order_by(PlanRow.id)
     stored = [(row, stored_winner(row.document)) for row in connection.execute(query).all()]
     for row, known in stored:
@@ -157,23 +157,6 @@ def find_plan(connection: Connection, prefix: str) -> Plan:
     return stored_winner(
         connection.execute(select(PlanRow.document).where(PlanRow.plan_id == ids[0]).limit(1)).scalar_one()
     ).plan
-
-
-def _key(winner: Winner) -> dict[str, Any]:
-    plan, fingerprint = winner.plan, winner.fingerprint
-    return {
-        "workload": plan.workload,
-        "contract": plan.contract,
-        "scale_format": plan.scale_format,
-        "ops": ",".join(sorted_ops(plan.op_names)),
-        "requests": plan.shape.requests,
-        "tokens_per_request": plan.shape.tokens_per_request,
-        "kv": plan.shape.kv,
-        "gpu": fingerprint.gpu,
-        "sms": fingerprint.sms,
-        "compute_capability": fingerprint.compute_capability,
-        "simulated": winner.measurement.policy.simulated,
-    }
 
 
 def check_winner(winner: Winner) -> None:
