@@ -102,6 +102,7 @@ class Trial:
     source   who proposed it: a sampler's name, ALONE, NEIGHBOUR, or BUILTIN and a built-in plan's name
     started  UTC, ISO 8601
     seconds  time by phase around the bench; `outcome.seconds` is what the bench spent
+    gpu      UUID of the GPU that measured it; of a model its name and a number; empty where it is not known
     """
 
     number: int
@@ -110,6 +111,7 @@ class Trial:
     source: str
     started: str = ""
     seconds: tuple[tuple[str, float], ...] = ()
+    gpu: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from mktune.store.export import bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyExists, StudyProblem
-from mktune.store.trials import PlanTaken, Running, StudyFull
+from mktune.store.trials import PlanTaken, Running, StudyFull, TakenUp
 from mktune.store.winners import Merged, check_winner
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "StudyExists",
     "StudyFull",
     "StudyProblem",
+    "TakenUp",
     "bundle_text",
     "check_winner",
     "read_bundle",

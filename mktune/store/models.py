@@ -47,7 +47,10 @@ class DeviceRow(Base):
 
 
 class StudyRow(Base):
-    """One search: a problem (workload to backend), how it is searched, and what it counted."""
+    """One search: a problem (workload to backend), how it is searched, and what it counted.
+
+    `max_trials` is how many trials whoever searches it may make in all; 0: no number is set.
+    """
 
     __tablename__ = "mktune_studies"
 
@@ -67,6 +70,7 @@ class StudyRow(Base):
     created: Mapped[str]
     invalid: Mapped[int] = mapped_column(server_default=text("0"))
     duplicate: Mapped[int] = mapped_column(server_default=text("0"))
+    max_trials: Mapped[int] = mapped_column(server_default=text("0"))
 
 
 class TrialRow(Base):
@@ -74,6 +78,8 @@ class TrialRow(Base):
 
     `seconds` is JSON: time by phase around the bench, and inside it. `reserved` is what the candidate runs
     (`lowered_id`): no other trial of the study may be of the same; NULL where that is not known, and once it is lost.
+    `lease`: until when, in seconds since 1970 by the database's clock, its process holds a running trial. `attempt` is
+    2 where it takes up one whose process had ended. `gpu`: the UUID of what measured it, or which model did.
     """
 
     __tablename__ = "mktune_trials"
@@ -95,6 +101,9 @@ class TrialRow(Base):
     reason: Mapped[str] = mapped_column(server_default="")
     seconds: Mapped[str] = mapped_column(server_default="[{},{}]")
     reserved: Mapped[str | None] = mapped_column(String(64))
+    lease: Mapped[float | None]
+    attempt: Mapped[int] = mapped_column(server_default=text("1"))
+    gpu: Mapped[str] = mapped_column(server_default="")
 
 
 class MeasurementRow(Base):

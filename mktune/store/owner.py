@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-
-FOREIGN_PATIENCE = timedelta(hours=1)
-"""A trial that another host began is given up after this time; none takes so long."""
 
 
 def now() -> str:
@@ -23,16 +20,16 @@ def this_process() -> str:
     return _describe(os.getpid())
 
 
-def is_gone(owner: str, started: str) -> bool:
-    """True where the process `owner`, which began a trial at `started`, runs no more."""
+def is_gone(owner: str, expired: bool) -> bool:
+    """True where the process `owner` runs no more, or has let the lease of its trial expire.
+
+    Of a process of this host it is known at once; of another host only the lease tells.
+    """
     try:
         host, pid, birth = json.loads(owner)
-        age = datetime.now(UTC) - datetime.fromisoformat(started)
     except (ValueError, TypeError):
         return True
-    if host != _host():
-        return age > FOREIGN_PATIENCE
-    return bool(birth != _birth(pid))
+    return expired or bool(host == _host() and birth != _birth(pid))
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from mktune.closing import Closing
@@ -12,12 +12,13 @@ from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.store import activity, damage, leaderboard, migrate, studies, trials, winners
+from mktune.store import activity, damage, leaderboard, leases, migrate, studies, trials, winners
 from mktune.store.activity import Activity
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
+from mktune.store.leases import Heartbeat
 from mktune.store.studies import Study, StudyProblem
-from mktune.store.trials import Running
+from mktune.store.trials import PlanTaken, Running, TakenUp
 from mktune.store.winners import Filter, Merged, merge
 from mktune.trial import Status, Trial, Winner
 
@@ -31,7 +32,8 @@ class Store(Closing):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._begun: set[tuple[int, int]] = set()
+        self._begun: dict[tuple[int, int], str | None] = {}  # what this store runs: (study, number) → what is reserved
+        self._heartbeat = Heartbeat(self.renew_leases)
 
     @classmethod
     def open(cls, url: str | os.PathLike[str] | None = None, *, write: bool = True, timeout_s: float = 15.0) -> Store:
@@ -66,6 +68,7 @@ class Store(Closing):
 
     def close(self) -> None:
         """End what this store began as lost, and free the database. May be called twice."""
+        self._heartbeat.stop()
         # Best effort: a fault here must not hide why the caller stops, and `--resume` ends these trials as well.
         with suppress(MktuneError):
             for study_id, number in sorted(self._begun):
@@ -140,32 +143,70 @@ class Store(Closing):
         limit     how many trials the study may have in all
         replaces  the number of an ended trial that is run again: it counts as lost from now on
 
-        Should the process be killed, the next `--resume` ends the trial as lost, and its plan is free again. Raises
-        PlanTaken and StudyFull, and has changed nothing then.
+        The trial is leased to this process, which renews the lease by itself until the trial ends. Should the process
+        be killed, another one of the study may take it up, and the next `--resume` ends it as lost; its plan is free
+        again then. Raises PlanTaken and StudyFull, and has changed nothing then.
         """
         with self._database.write() as connection:
             number = trials.begin(connection, study, plan, source, key, limit, replaces)
-        self._begun.add((study.id, number))
+        self._holds(study, number, key)
         return number
+
+    def take_up(self, study: Study) -> TakenUp | None:
+        """Begin again a running trial of the study whose process is gone or has let its lease expire.
+
+        Of several processes that ask at once one gets it. The trial of the process that is gone ends as lost. None
+        where there is no such trial.
+        """
+        with self._database.read() as connection:
+            if not leases.abandoned_rows(connection, study):
+                return None
+        with self._database.write() as connection:
+            taken = trials.take_up(connection, study)
+        if taken is not None:
+            self._holds(study, taken.number, taken.key)
+        return taken
+
+    def _holds(self, study: Study, number: int, key: str | None) -> None:
+        self._begun[study.id, number] = key
+        self._heartbeat.start()
+
+    def renew_leases(self) -> None:
+        """Say that what this store has begun still runs. Happens by itself, on a thread."""
+        held = list(self._begun)
+        if held:
+            with self._database.write() as connection:
+                leases.renew(connection, held)
 
     def add_trial(self, study: Study, trial: Trial) -> None:
         """Store an ended trial and its measurement, whether or not `begin_trial` announced it.
 
-        Raises InputError for status ok without a finite, positive span, StoreError for a number that has ended.
+        Raises InputError for status ok without a finite, positive span, StoreError for a number that has ended,
+        PlanTaken where the trial's lease had expired and another process has taken its plan up.
         """
-        with self._database.write() as connection:
-            trials.add(connection, study, trial)
-        self._begun.discard((study.id, trial.number))
+        held = (study.id, trial.number)
+        try:
+            with self._database.write() as connection:
+                trials.add(connection, study, trial, self._begun.get(held))
+        except PlanTaken:
+            self._begun.pop(held, None)
+            raise
+        self._begun.pop(held, None)
 
     def add_counts(self, study: Study, *, invalid: int = 0, duplicate: int = 0) -> None:
         """Add proposals that did not become trials to what the study counts."""
         with self._database.write() as connection:
             studies.add_counts(connection, study, invalid, duplicate)
 
-    def trials(self, study: Study, *, lost: bool = False) -> list[Trial]:
-        """The ended trials by number; without those that were lost, unless asked for."""
+    def limit_trials(self, study: Study, number: int) -> None:
+        """Say how many trials those who search the study may make together (`Study.max_trials`)."""
+        with self._database.write() as connection:
+            studies.limit_trials(connection, study, number)
+
+    def trials(self, study: Study, *, lost: bool = False, but: Collection[int] = ()) -> list[Trial]:
+        """The ended trials by number; without those that were lost, unless asked for, and without those in `but`."""
         with self._database.read() as connection:
-            return trials.ended(connection, study, lost=lost)
+            return trials.ended(connection, study, lost=lost, but=but)
 
     def failed_elsewhere(self, study: Study, statuses: Sequence[Status]) -> list[Plan]:
         """Plans that ended as one of `statuses` in other studies of the same problem, GPU and build."""

@@ -41,7 +41,10 @@ class StudyExists(InputError):
 
 @dataclass(frozen=True)
 class Study:
-    """One stored study; `invalid` and `duplicate` are what it had counted when it was read."""
+    """One stored study; `invalid` and `duplicate` are what it had counted when it was read.
+
+    max_trials  how many trials all who search it may make together; 0: no number is set
+    """
 
     id: int
     name: str
@@ -51,6 +54,7 @@ class Study:
     created: str
     invalid: int = 0
     duplicate: int = 0
+    max_trials: int = 0
 
 
 def create(connection: Connection, name: str, problem: StudyProblem, sampler: str, seed: int) -> Study:
@@ -116,6 +120,11 @@ def add_counts(connection: Connection, study: Study, invalid: int, duplicate: in
     )
 
 
+def limit_trials(connection: Connection, study: Study, trials: int) -> None:
+    """Say how many trials the study may have in all; 0: no number is set."""
+    connection.execute(update(StudyRow).where(StudyRow.id == study.id).values(max_trials=trials))
+
+
 def sorted_ops(ops: Sequence[str]) -> tuple[str, ...]:
     """Ops in the order in which a plan names them."""
     return tuple(sorted(ops))
@@ -137,7 +146,7 @@ def _study(row: RowMapping) -> Study:
         backend=row["backend"],
         build=row["build"],
     )
-    kept = ("id", "name", "sampler", "seed", "created", "invalid", "duplicate")
+    kept = ("id", "name", "sampler", "seed", "created", "invalid", "duplicate", "max_trials")
     return Study(problem=problem, **{name: row[name] for name in kept})
 
 

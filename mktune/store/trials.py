@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, literal, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, literal, select, update
 
 from mktune.errors import InputError, MktuneError, StoreError
 from mktune.plan import Plan
 from mktune.records import policy_from_dict
+from mktune.store import leases
 from mktune.store.models import MeasurementRow, StudyRow, TrialRow
 from mktune.store.owner import is_gone, now, this_process
 from mktune.store.stored_plan import stored_plan
@@ -36,8 +37,11 @@ _FIND = select(TrialRow.id, TrialRow.status, TrialRow.owner).where(
     TrialRow.study_id == bindparam("study"), TrialRow.number == bindparam("number")
 )
 _INSERT_TRIAL = insert(TrialRow)
+_BEGIN_TRIAL = insert(TrialRow).values(lease=leases.LEASE_END)
 _UPDATE_TRIAL = update(TrialRow).where(TrialRow.id == bindparam("row"))
 _INSERT_MEASUREMENT = insert(MeasurementRow)
+_AT_ONCE = 500
+"""Rows that one query asks for by their numbers."""
 
 
 class PlanTaken(MktuneError):
@@ -50,13 +54,32 @@ class StudyFull(MktuneError):
 
 @dataclass(frozen=True)
 class Running:
-    """A trial that has begun and not ended. `owner` names the process (`mktune.store.owner`)."""
+    """A trial that has begun and not ended.
+
+    owner      names the process (`mktune.store.owner`); `elsewhere`: it is not this one
+    abandoned  that process is gone, or has let its lease expire
+    """
 
     number: int
     plan_id: str
     source: str
     owner: str
     started: str
+    abandoned: bool = False
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.owner != this_process()
+
+
+@dataclass(frozen=True)
+class TakenUp:
+    """A trial that this process has begun because the one that had begun its plan is gone."""
+
+    number: int
+    plan: Plan
+    source: str
+    key: str | None
 
 
 def begin(
@@ -72,22 +95,61 @@ def begin(
 
     See `Store.begin_trial`. Raises PlanTaken and StudyFull.
     """
-    if connection.dialect.name != "sqlite":  # where every write is alone anyway
-        connection.execute(_LOCK_STUDY, {"study": study.id})
+    _lock(connection, study)
     if replaces is not None:
         _give_up(connection, study, replaces)
     if key is not None:
-        taken = connection.execute(_RESERVED, {"study": study.id, "key": key}).scalar()
-        if taken is not None:
-            raise PlanTaken(f"trial {taken} of the study runs, or has run, the same")
-    last = connection.execute(_LAST_NUMBER, {"study": study.id}).scalar()
-    number = 0 if last is None else last + 1
+        _check_free(connection, study, key)
+    number = _next_number(connection, study)
     if limit is not None and number >= limit and connection.execute(_COUNT, {"study": study.id}).scalar_one() >= limit:
         raise StudyFull(f"the study has {limit} trials")
-    values = {"study_id": study.id, "number": number, "owner": this_process(), "started": now(), "reserved": key}
-    plan_values = {"plan_id": plan.plan_id, "plan": plan.json, "source": clip(source)}
-    connection.execute(_INSERT_TRIAL, values | plan_values)
+    _insert_running(connection, study, number, plan, source, key)
     return number
+
+
+def take_up(connection: Connection, study: Study) -> TakenUp | None:
+    """Begin again, for this process, the first trial whose process is gone; None where there is none.
+
+    That one ends as lost, and so does every one before it whose plan was taken up before (`leases.ATTEMPTS`).
+    """
+    _lock(connection, study)
+    for row in leases.abandoned_rows(connection, study):
+        found = leases.claim(connection, row)
+        if found is None:
+            continue
+        if found.attempt >= leases.ATTEMPTS:
+            lose(connection, study.id, [found.number], "its process ended before it did, for the second time")
+            continue
+        number = _next_number(connection, study)
+        lose(connection, study.id, [found.number], f"its process ended before it did: begun again as trial {number}")
+        _insert_running(connection, study, number, found.plan, found.source, found.key, found.attempt + 1)
+        return TakenUp(number, found.plan, found.source, found.key)
+    return None
+
+
+def _lock(connection: Connection, study: Study) -> None:
+    """Nobody else begins a trial of the study until the transaction ends."""
+    if connection.dialect.name != "sqlite":  # where every write is alone anyway
+        connection.execute(_LOCK_STUDY, {"study": study.id})
+
+
+def _check_free(connection: Connection, study: Study, key: str) -> None:
+    taken = connection.execute(_RESERVED, {"study": study.id, "key": key}).scalar()
+    if taken is not None:
+        raise PlanTaken(f"trial {taken} of the study runs, or has run, the same")
+
+
+def _next_number(connection: Connection, study: Study) -> int:
+    last = connection.execute(_LAST_NUMBER, {"study": study.id}).scalar()
+    return 0 if last is None else last + 1
+
+
+def _insert_running(
+    connection: Connection, study: Study, number: int, plan: Plan, source: str, key: str | None, attempt: int = 1
+) -> None:
+    values = {"study_id": study.id, "number": number, "owner": this_process(), "started": now(), "reserved": key}
+    values |= {"plan_id": plan.plan_id, "plan": plan.json, "source": clip(source), "attempt": attempt}
+    connection.execute(_BEGIN_TRIAL, values | {"lease_s": leases.LEASE_SECONDS})
 
 
 def _give_up(connection: Connection, study: Study, number: int) -> None:
@@ -104,21 +166,27 @@ def _give_up(connection: Connection, study: Study, number: int) -> None:
     )
 
 
-def add(connection: Connection, study: Study, trial: Trial) -> None:
+def add(connection: Connection, study: Study, trial: Trial, key: str | None = None) -> None:
     """Record an ended trial with its measurement. A number that runs here, or was lost, may end; no other twice.
 
-    Raises InputError where status ok comes with a span that is no finite, positive number.
+    key  what it had reserved when it began here
+
+    Raises InputError where status ok comes with a span that is no finite, positive number, PlanTaken where it was lost
+    meanwhile and another trial is of its plan now.
     """
     measurement = trial.outcome.measurement
     if trial.outcome.status is Status.OK and not (measurement and _is_span(measurement.span_us)):
         raise InputError(f"trial {trial.number}: status ok needs a finite, positive span")
-    trial_id = _write_trial(connection, study, trial)
+    trial_id = _write_trial(connection, study, trial, key)
     if measurement is not None:
         connection.execute(_INSERT_MEASUREMENT, {"trial_id": trial_id, **_measurement_columns(measurement)})
 
 
-def ended(connection: Connection, study: Study, *, lost: bool) -> list[Trial]:
-    """The trials that ended, by number; those that a killed process left behind only where `lost` is asked for."""
+def ended(connection: Connection, study: Study, *, lost: bool, but: Collection[int] = ()) -> list[Trial]:
+    """The trials that ended, by number; those that a killed process left behind only where `lost` is asked for.
+
+    but  numbers that are known already
+    """
     query = (
         select(TrialRow.__table__, MeasurementRow.__table__)
         .outerjoin(MeasurementRow, MeasurementRow.trial_id == TrialRow.id)
@@ -127,19 +195,29 @@ def ended(connection: Connection, study: Study, *, lost: bool) -> list[Trial]:
     )
     if not lost:
         query = query.where(TrialRow.status != Status.LOST.value)
+    if but:
+        numbers = connection.execute(query.with_only_columns(TrialRow.number)).scalars().all()
+        missing = [number for number in numbers if number not in but]
+        parts = [missing[begin : begin + _AT_ONCE] for begin in range(0, len(missing), _AT_ONCE)]
+        return [_trial(row) for part in parts for row in _of(connection, query, part)]
     return [_trial(row) for row in connection.execute(query).all()]
+
+
+def _of(connection: Connection, query: Select[Any], numbers: Sequence[int]) -> Sequence[Row[Any]]:
+    return connection.execute(query.where(TrialRow.number.in_(numbers))).all()
 
 
 def running(connection: Connection, study: Study) -> list[Running]:
     """The trials that have begun and not ended, by number."""
     columns = (TrialRow.number, TrialRow.plan_id, TrialRow.source, TrialRow.owner, TrialRow.started)
-    query = select(*columns).where(TrialRow.study_id == study.id, TrialRow.status.is_(None)).order_by(TrialRow.number)
-    return [Running(*row) for row in connection.execute(query).all()]
+    query = select(*columns, leases.EXPIRED).where(TrialRow.study_id == study.id, TrialRow.status.is_(None))
+    found = connection.execute(query.order_by(TrialRow.number)).all()
+    return [Running(*row[:-1], abandoned=is_gone(row.owner, bool(row[-1]))) for row in found]
 
 
 def lose_abandoned(connection: Connection, study: Study) -> int:
     """End as `lost` every running trial whose process is gone; how many they were."""
-    gone = [trial.number for trial in running(connection, study) if is_gone(trial.owner, trial.started)]
+    gone = [trial.number for trial in running(connection, study) if trial.abandoned]
     lose(connection, study.id, gone, "its process ended before it did")
     return len(gone)
 
@@ -171,7 +249,7 @@ def counts(connection: Connection, study: Study) -> dict[str, int]:
     return dict(Counter(status or "running" for status in connection.execute(query).scalars().all()))
 
 
-def _write_trial(connection: Connection, study: Study, trial: Trial) -> int:
+def _write_trial(connection: Connection, study: Study, trial: Trial, key: str | None) -> int:
     values: dict[str, Any] = {
         "plan_id": trial.plan.plan_id,
         "plan": trial.plan.json,
@@ -181,6 +259,7 @@ def _write_trial(connection: Connection, study: Study, trial: Trial) -> int:
         "status": trial.outcome.status.value,
         "reason": clip(trial.outcome.reason),
         "seconds": json.dumps([dict(trial.seconds), dict(trial.outcome.seconds)]),
+        "gpu": clip(trial.gpu),
     }
     found = connection.execute(_FIND, {"study": study.id, "number": trial.number}).first()
     if found is None:
@@ -189,6 +268,10 @@ def _write_trial(connection: Connection, study: Study, trial: Trial) -> int:
         return int(created.inserted_primary_key[0])
     if found.status not in (None, Status.LOST.value) or (found.status is None and found.owner != values["owner"]):
         raise StoreError(f"trial {trial.number} of study {study.name!r} is another process's, or has ended already")
+    if found.status == Status.LOST.value and key is not None:
+        _lock(connection, study)
+        _check_free(connection, study, key)
+        values["reserved"] = key
     if trial.started:
         values["started"] = trial.started
     connection.execute(_UPDATE_TRIAL, values | {"row": found.id})
@@ -221,7 +304,7 @@ def _trial(row: Row[Any]) -> Trial:
         own, bench = json.loads(row.seconds)
         outcome = Outcome(Status(row.status), row.reason, _measurement(row), tuple(bench.items()))
         plan = Plan.from_json(row.plan)
-        return Trial(row.number, plan, outcome, row.source, row.started, tuple(own.items()))
+        return Trial(row.number, plan, outcome, row.source, row.started, tuple(own.items()), row.gpu)
     except (InputError, ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"the store holds a damaged trial ({row.number}): {error}") from None
 

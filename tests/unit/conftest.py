@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import postgres_server as server
 import pytest
 
 from mktune.errors import SetupError
@@ -31,3 +33,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("cannot mount a tmpfs here")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of a PostgreSQL server without databases of ours. Skips where none can be started, unless one is required."""
+    try:
+        with server.running() as url:
+            yield url
+    except server.NoServerError as error:
+        if os.environ.get(server.REQUIRE) == "required":
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> str:
+    """URL of an empty PostgreSQL database."""
+    import psycopg
+
+    with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS tuning WITH (FORCE)")
+        connection.execute("CREATE DATABASE tuning")
+    return f"{postgres_server}/tuning"

@@ -120,14 +120,15 @@ def test_another_processes_trial_cannot_be_ended_here(tmp_path: Path, monkeypatc
 
 def test_who_is_gone() -> None:
     here = owners.this_process()
-    assert not owners.is_gone(here, owners.now())
+    assert not owners.is_gone(here, expired=False)
+    assert owners.is_gone(here, expired=True)
     host, pid, birth = json.loads(here)
     dump = json.dumps
-    assert owners.is_gone(dump([host, pid, "1"]), owners.now())  # the number was used again
-    assert owners.is_gone(dump([host, 2**22 + 1, birth]), owners.now())
-    assert not owners.is_gone(dump(["elsewhere", pid, birth]), owners.now())
-    assert owners.is_gone(dump(["elsewhere", pid, birth]), "2001-01-01T00:00:00+00:00")
-    assert owners.is_gone("nonsense", owners.now())
+    assert owners.is_gone(dump([host, pid, "1"]), expired=False)  # the number was used again
+    assert owners.is_gone(dump([host, 2**22 + 1, birth]), expired=False)
+    assert not owners.is_gone(dump(["elsewhere", pid, birth]), expired=False)
+    assert owners.is_gone(dump(["elsewhere", pid, birth]), expired=True)
+    assert owners.is_gone("nonsense", expired=False)
     assert pid == os.getpid()
 
 
@@ -203,7 +204,7 @@ def test_what_a_dead_process_reserved_is_free_again(tmp_path: Path, monkeypatch:
     with Store.open(tmp_path / "x.db") as store:
         with monkeypatch.context() as patched:
             patched.setattr("mktune.store.trials.this_process", lambda: '["elsewhere", 1, "1"]')
-            patched.setattr("mktune.store.trials.now", lambda: "2001-01-01T00:00:00+00:00")
+            patched.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
             store.begin_trial(study, make_plan(), "tpe", key="killed")
         make_study(store, resume=True)
         assert store.trial_counts(study) == {"lost": 2}
