@@ -135,3 +135,14 @@ class Backend(ABC):
     def kept(self) -> Iterator[None]:
         """Within this block benches share what is costly to start (process, compilers), one after the other."""
         yield
+
+    def beside(self, number: int | None) -> list[Backend]:
+        """`number` more of the same kind on this machine, or all that there are (None).
+
+        Of what is no GPU there are as many as are asked for, and one is all. Raises InputError where there are fewer.
+        """
+        return [self] * (number or 0)
+
+    def open_beside(self, bench: Bench) -> Bench:
+        """A bench for the problem of `bench`, which is one of another GPU here: what both can use is made once."""
+        return self.open(bench.problem)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mktune.backends.base import Backend, Problem
+from mktune.backends.base import Backend, Bench, Problem
+from mktune.device import Device
+from mktune.errors import InputError
 
 if TYPE_CHECKING:
     from mktune.measure.cuda_bench import CudaBench
@@ -51,3 +53,25 @@ class CudaBackend(Backend):
             kept, self._kept = self._kept, None
             if kept is not None:
                 kept.close()
+
+    def open_beside(self, bench: Bench) -> CudaBench:
+        from mktune.measure.cuda_bench import CudaBench
+
+        assert isinstance(bench, CudaBench)
+        return CudaBench(self.device, self.index, bench.problem, self._trial_seconds, compiler=bench.compiler)
+
+    def beside(self, number: int | None) -> list[Backend]:
+        """Other visible GPUs with as many SMs of the same architecture and name; those of another kind do not count."""
+        from mktune.executors.discovery import device_count
+
+        found = [CudaBackend(index, self._trial_seconds) for index in range(device_count()) if index != self.index]
+        alike = [backend for backend in found if _kind(backend.device) == _kind(self.device)]
+        if number is not None and number > len(alike):
+            raise InputError(
+                f"{number + 1} GPUs are asked for, and {len(alike) + 1} {self.device.name} are visible here"
+            )
+        return list(alike if number is None else alike[:number])
+
+
+def _kind(device: Device) -> tuple[str, str, int]:
+    return device.name, device.arch, device.sms

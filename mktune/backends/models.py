@@ -42,6 +42,14 @@ def known_gpu(name: str) -> Device:
     return found
 
 
+def name_of(device: Device) -> str:
+    """The short name of a modelled GPU. Raises InputError for one that is not modelled here."""
+    for name, known in KNOWN.items():
+        if known == device:
+            return name
+    raise InputError(f"the GPU {device.name} is not modelled; modelled: {', '.join(KNOWN)}")
+
+
 def gpu_of(arch: str) -> Device:
     """A GPU whose limits hold where kernels are built for `arch` alone; the B300's where none of that is known."""
     same = [device for device in KNOWN.values() if device.arch == arch]

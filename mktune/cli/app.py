@@ -26,6 +26,7 @@ from mktune.cli import (
     show,
     trace,
     tune,
+    worker,
 )
 
 app = typer.Typer(
@@ -69,7 +70,7 @@ def _root(
     pass
 
 
-for group in (tune, leaderboard, lookup, coverage, show, run, trace, ablate, grow, edge, bench_ops):
+for group in (tune, worker, leaderboard, lookup, coverage, show, run, trace, ablate, grow, edge, bench_ops):
     group.add(app)
 for group in (matrix, record, compare_samplers, compile, export, doctor):
     group.add(app)

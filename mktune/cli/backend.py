@@ -26,6 +26,14 @@ def choose(name: str, sim_gpu: str) -> Backend:
     return backend
 
 
+def several(first: Backend, workers: int | None) -> list[Backend]:
+    """`first` and more of its kind, `workers` in all; None: every visible GPU. Raises InputError for too many."""
+    found = [first, *first.beside(None if workers is None else workers - 1)]
+    if len(found) > 1:
+        render.note(f"mktune: {len(found)} × {first.device.name} measure at once")
+    return found
+
+
 def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ...]:
     """Those of `ops` (None: all) whose kernels this mktune can launch, in call order. Raises InputError."""
     from mktune.ops.launch import has_kernels

@@ -151,6 +151,7 @@ VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "consumer": _one_op,
     "sampler": _samplers,
     "backend": _backends,
+    "workers": lambda last: ("auto",),
     "sim_gpu": _models,
     "arch": _archs,
     "plan": _plans,

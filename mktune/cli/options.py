@@ -31,6 +31,9 @@ StoreUrl = Annotated[
 ]
 BackendName = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
 SimGpu = Annotated[str, typer.Option("--sim-gpu", metavar="h200|b300", help="The GPU that --backend sim models.")]
+Workers = Annotated[
+    str, typer.Option("--workers", metavar="auto|N", help="GPUs of this host that measure at once; auto: all. [1]")
+]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Name of the GPU, such as 'NVIDIA H200'.")]
 Arch = Annotated[str, typer.Option("--arch", metavar="sm_90a", help="Architecture: sm_90a, sm_100a or sm_103a.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -57,6 +60,15 @@ def names(option: str, text: str | None) -> tuple[str, ...]:
     if not all(parts):
         raise InputError(f"{option} {text!r} must be names separated by commas")
     return parts
+
+
+def number_of_workers(text: str) -> int | None:
+    """How many GPUs measure at once; None: all that there are. Raises InputError."""
+    if text.strip() == "auto":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", text.strip()):
+        raise InputError(f"--workers {text!r} must be auto or a whole number from 1")
+    return int(text)
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:

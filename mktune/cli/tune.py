@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose, require_kernels
+from mktune.cli.backend import choose, require_kernels, several
 from mktune.cli.options import (
     MAX_SEED,
     BackendName,
@@ -21,9 +21,11 @@ from mktune.cli.options import (
     SimGpu,
     StoreUrl,
     Tokens,
+    Workers,
     Workload,
     example,
     names,
+    number_of_workers,
     shapes,
 )
 from mktune.cli.summary import count, shape_words
@@ -77,6 +79,7 @@ class Settings:
     study: str | None
     resume: bool
     retry_failed: bool = False
+    others: Sequence[Backend] = ()
 
 
 def tune(
@@ -96,6 +99,7 @@ def tune(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     seed: Seed = 0,
+    workers: Workers = "1",
     as_json: Json = False,
 ) -> None:
     """Search for the fastest correct plan at every M and KV, one study each, and store the winners."""
@@ -110,7 +114,8 @@ def tune(
     sampler = DEFAULT_SAMPLER if sampler is None else sampler
     check_sampler(sampler)
     budget = Budget(trials, seconds) if trials is not None or seconds is not None else Budget()
-    settings = Settings(choose(backend, sim_gpu), budget, sampler, seed, study, resume, retry_failed)
+    first, *others = several(choose(backend, sim_gpu), number_of_workers(workers))
+    settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, others)
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
@@ -146,8 +151,17 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
             _note_full(store, study, budget)
         try:
             with watching(shape_words(space.shape), budget.trials, backend.simulated) as observer:
-                again = settings.retry_failed
-                result = search(space, backend, store, study, budget, observer=observer, stop=stop, retry_failed=again)
+                result = search(
+                    space,
+                    backend,
+                    store,
+                    study,
+                    budget,
+                    observer=observer,
+                    stop=stop,
+                    others=settings.others,
+                    retry_failed=settings.retry_failed,
+                )
             yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:
             yield Cell(space.shape, study.name, None, str(error))

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from mktune.device import PEAK_BANDWIDTH, Device
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.executors.driver_calls import call, driver
 
 _ACCELERATED = {(9, 0), (10, 0), (10, 3)}  # where kernels may use architecture-specific instructions
@@ -16,6 +16,14 @@ def device_count() -> int:
     """GPUs that CUDA shows. Raises SetupError where there is no driver or no GPU."""
     call("cuInit", 0)
     return int(call("cuDeviceGetCount"))
+
+
+def index_of(uuid: str) -> int:
+    """The number that this process knows the GPU `uuid` by. Raises SetupError where it is not visible."""
+    for index in range(device_count()):
+        if _uuid(call("cuDeviceGet", index)) == uuid:
+            return index
+    raise SetupError(f"the GPU {uuid} is not visible to this process: is CUDA_VISIBLE_DEVICES another here?")
 
 
 def find_device(index: int = 0) -> Device:

@@ -46,7 +46,8 @@ TRACED_ROUNDS = 64
 class CudaBench(Bench):
     """See `Bench`. `budget` is what one screening may cost; `trial_seconds` caps what `deadlines` allow a trial.
 
-    host  the class that lives in the worker process, as "module:class"
+    host      the class that lives in the worker process, as "module:class"
+    compiler  that of a bench of the problem on another GPU of the kind, which is closed after this one
 
     A part of another bench's problem uses the processes of that one, its `whole`; so may the same at another shape.
     """
@@ -59,6 +60,7 @@ class CudaBench(Bench):
         trial_seconds: float = TRIAL_SECONDS,
         whole: CudaBench | None = None,
         host: str = HOST,
+        compiler: CompileAhead | None = None,
     ) -> None:
         self.problem = problem
         self.budget = ScreeningBudget()
@@ -69,7 +71,8 @@ class CudaBench(Bench):
         layers = layers_for(self._graph, problem.shape, device)
         self.policy = Policy("cuda", layers=layers, shared_kv=shares_kv(self._graph, problem.shape, layers))
         self.fingerprint = fingerprint_of(device, problem)
-        self._compiler: CompileAhead = whole._compiler if whole else CompileAhead(device.arch)
+        self._borrows = compiler is not None
+        self._compiler: CompileAhead = whole._compiler if whole else compiler or CompileAhead(device.arch)
         self._worker: Worker = whole._worker if whole else _worker(host, device, index, problem)
         self._started, self._began_in = 0, 0  # the process, and how many candidates of ours were begun in it
         self._is_warm = False
@@ -77,6 +80,11 @@ class CudaBench(Bench):
 
     def alone(self, ops: Sequence[str]) -> CudaBench:
         return CudaBench(self._device, self._index, self.problem.part(ops), self._trial_seconds, self._whole or self)
+
+    @property
+    def compiler(self) -> CompileAhead:
+        """What compiles for this bench."""
+        return self._compiler
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         self._worker.start()
@@ -209,7 +217,8 @@ class CudaBench(Bench):
     def close(self) -> None:
         if self._whole is None:
             self._worker.close()
-            self._compiler.close()
+            if not self._borrows:
+                self._compiler.close()
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:

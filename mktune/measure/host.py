@@ -16,6 +16,7 @@ from mktune.device import Device
 from mktune.errors import CandidateError
 from mktune.executors.captured import EXECUTABLES, Executable
 from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
+from mktune.executors.discovery import index_of
 from mktune.executors.driver_calls import synchronize, use_device
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
@@ -72,9 +73,10 @@ class CudaHost:
     ) -> None:
         import torch
 
+        self._device = Device(**device)
+        index = index_of(self._device.uuid) if self._device.uuid else index  # numbers may differ between processes
         torch.cuda.set_device(index)
         use_device(index)
-        self._device = Device(**device)
         self._workload = workload(workload_name)
         self._shape = Shape(*shape)
         self._seed, self._place = seed, f"cuda:{index}"

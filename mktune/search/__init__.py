@@ -1,6 +1,8 @@
 """Search: ask for plans, measure them, remember them, promote the best.
 
-driver      `tune`, the loop
+driver      `tune`, and `work` beside it
+loop        the trials of one study
+benches     the GPUs that measure at once
 proposals   valid and new plans, made ahead on a thread
 samplers/   one file per sampler
 budget      trials and seconds
@@ -9,7 +11,7 @@ result      what is told meanwhile and in the end
 """
 
 from mktune.search.budget import Budget
-from mktune.search.driver import tune
+from mktune.search.driver import tune, work
 from mktune.search.proposals import require_a_plan
 from mktune.search.result import Observer, Progress, TuneResult
 from mktune.search.samplers.base import DEFAULT as DEFAULT_SAMPLER
@@ -27,4 +29,5 @@ __all__ = [
     "require_a_plan",
     "sampler_names",
     "tune",
+    "work",
 ]

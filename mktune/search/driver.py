@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from mktune.errors import NothingFoundError
 from mktune.graph.builtin import builtin_plans
 from mktune.measure.promotion import TIE_BAND, Arm, check_builtins, simplicity
 from mktune.plan import Plan
+from mktune.search.benches import Benches
 from mktune.search.budget import Budget
-from mktune.search.loop import Loop, ranking
+from mktune.search.loop import Begun, Loop, ranking
 from mktune.search.neighbours import NEIGHBOURS, neighbour_plans
 from mktune.search.op_stage import OpStage
 from mktune.search.proposals import Proposal, Proposals
@@ -21,6 +23,7 @@ from mktune.search.result import PHASES, Observer, TuneResult
 from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
+from mktune.store.owner import this_process
 from mktune.trial import BUILTIN, NEIGHBOUR, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ def tune(
     observer: Observer | None = None,
     stop: Stop | None = None,
     worker: int = 0,
+    others: Sequence[Backend] = (),
     retry_failed: bool = False,
     neighbours: int = NEIGHBOURS,
 ) -> TuneResult:
@@ -51,35 +55,77 @@ def tune(
     other shapes, made to fit (`neighbours` of them at most). Every trial is committed
     when it ends. Several processes may search one study: one of them measures a plan, and the trials of all count.
 
+    worker        makes the sampler draw otherwise than those of the study's other processes
+    others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
     retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
 
     Raises NothingFoundError where no built-in plan runs or no trial succeeded, MktuneError where a built-in plan gives
     wrong results, SetupError and StoreError.
     """
+    store.limit_trials(study, budget.trials or 0)
+    loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
+    how = _How(worker, promotes=True, retry_failed=retry_failed, neighbours=neighbours)
+    return _search(space, [backend, *others], loop, how)
+
+
+def work(
+    space: SearchSpace,
+    backend: Backend,
+    store: Store,
+    study: Study,
+    budget: Budget,
+    *,
+    observer: Observer | None = None,
+    stop: Stop | None = None,
+    others: Sequence[Backend] = (),
+) -> TuneResult:
+    """Search a study that `tune` has started, beside it, with a sampler of one's own that is told the trials of all.
+
+    Ends when the study has its trials, `tune`'s `budget` or this one's being spent; promotion is `tune`'s. Raises as
+    `tune` does, but for NothingFoundError where no trial succeeded.
+    """
+    loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop(), shared=True)
+    number = int.from_bytes(hashlib.sha256(this_process().encode()).digest()[:6], "big")
+    return _search(space, [backend, *others], loop, _How(number))
+
+
+@dataclass(frozen=True)
+class _How:
+    """What differs between the processes of a study: see `tune`, whose defaults these are not."""
+
+    worker: int
+    promotes: bool = False
+    retry_failed: bool = False
+    neighbours: int = 0
+
+
+def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _How) -> TuneResult:
+    store, study, budget, device = loop.store, loop.study, loop.spending.budget, backends[0].device
     calls = tuple(space.graph.calls)
-    builtins = builtin_plans(space.workload, calls, space.shape, backend.device.arch)
-    sampler = make_sampler(study.sampler, space, study.seed, worker)
-    loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop(), trace=sampler.wants_path)
-    failed = loop.resume(retry_failed)
+    builtins = builtin_plans(space.workload, calls, space.shape, device.arch)
+    sampler = make_sampler(study.sampler, space, study.seed, how.worker)
+    loop.trace = sampler.wants_path
+    failed = loop.resume(how.retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]
-    given += [(NEIGHBOUR, plan) for plan in neighbour_plans(store, space, backend, neighbours)] if neighbours else []
+    near = neighbour_plans(store, space, backends[0], how.neighbours) if how.neighbours else []
+    given += [(NEIGHBOUR, plan) for plan in near]
     given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
     search = _Search(loop, builtins)
     with (
-        Proposals(space, sampler, study.sampler, given, limit) as proposals,
-        backend.open(Problem(study.problem.workload, calls, space.shape, study.seed)) as bench,
+        Proposals(space, sampler, study.sampler, given, limit, len(backends)) as proposals,
+        Benches[Begun].open(backends, Problem(study.problem.workload, calls, space.shape, study.seed)) as benches,
     ):
         try:
             if sampler.wants_ops:
-                OpStage(space, bench, backend.device, loop).run(sampler.know_op)
-            loop.remember(bench, proposals)
-            for plan in [] if retry_failed else store.failed_elsewhere(study, HARMFUL):
+                OpStage(space, benches, device, loop).run(sampler.know_op)
+            loop.remember(benches.policy, proposals)
+            for plan in [] if how.retry_failed else store.failed_elsewhere(study, HARMFUL):
                 proposals.avoid(plan)
-            loop.run(bench, proposals, search.check_builtins)
+            loop.run(benches, proposals, search.check_builtins)
             search.check_builtins(None)
             proposals.close()  # nothing else runs while the finalists are compared
-            winner = search.promote(bench, proposals)
+            winner = search.promote(benches.first, proposals) if how.promotes else None
         except Stopped:
             winner = None
         finally:
@@ -111,15 +157,20 @@ class _Search:
     loop: Loop
     builtins: dict[str, Plan]
     stored: bool = False
+    judged: bool = False
     began: float = field(default_factory=time.perf_counter)
 
     def check_builtins(self, following: Proposal | None) -> None:
         """Once every built-in plan has run: stop where all failed or one is wrong, for nothing could be judged then."""
-        if following is not None and following.source.startswith(BUILTIN):
+        if self.judged or (following is not None and following.source.startswith(BUILTIN)):
             return
+        loop = self.loop
+        if loop.shared and any(each.source.startswith(BUILTIN) for each in loop.store.running(loop.study)):
+            return  # another process still measures one
         ran = {t.source.removeprefix(BUILTIN): t.outcome for t in self.loop.trials if t.source.startswith(BUILTIN)}
         if ran:
             arms = [Arm(name, self.builtins[name], "builtin") for name in ran if name in self.builtins]
+            self.judged = True
             check_builtins({name: (outcome.status, outcome.reason) for name, outcome in ran.items()}, arms)
 
     def promote(self, bench: Bench, proposals: Proposals) -> Winner:
@@ -149,6 +200,7 @@ class _Search:
             within={"measure": dict(loop.inside.seconds), "alone": dict(loop.alone.seconds)},
             exhausted=proposals.exhausted,
             stopped=loop.stop.signal.name if loop.stop.signal else "",
+            measured=loop.measured,
         )
 
     def _seconds(self, proposals: Proposals) -> dict[str, float]:

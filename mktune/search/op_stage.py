@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mktune.backends.base import Bench
 from mktune.device import Device
 from mktune.graph.builtin import make_plan
 from mktune.graph.opgraph import Call
 from mktune.ops.base import Op
+from mktune.search.benches import Benches
 from mktune.search.budget import Budget
-from mktune.search.loop import Loop, comparable
+from mktune.search.loop import Begun, Loop, comparable, is_learned_by
 from mktune.search.proposals import Proposals
 from mktune.search.samplers.base import mixed_seed
 from mktune.search.samplers.local import LocalSampler
 from mktune.shape import Shape
 from mktune.space import Choices, SearchSpace
-from mktune.trial import ALONE, BUILTIN, Policy, Trial
+from mktune.trial import ALONE, BUILTIN, Trial
 
 if TYPE_CHECKING:
     from mktune.store import Study
@@ -36,10 +36,10 @@ Learn = Callable[[str, Choices, float], None]
 
 
 class OpStage:
-    """The ops of `space`, measured by parts of `bench`, before the search that `whole` is."""
+    """The ops of `space`, measured by parts of `benches`, before the search that `whole` is."""
 
-    def __init__(self, space: SearchSpace, bench: Bench, device: Device, whole: Loop) -> None:
-        self._space, self._bench, self._device, self._whole = space, bench, device, whole
+    def __init__(self, space: SearchSpace, benches: Benches[Begun], device: Device, whole: Loop) -> None:
+        self._space, self._benches, self._device, self._whole = space, benches, device, whole
 
     def run(self, learn: Learn) -> None:
         """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
@@ -58,33 +58,34 @@ class OpStage:
 
     def _measured(self, call: Call, budget: Budget) -> Iterator[tuple[Choices, float]]:
         space = self._space.configs_of(call.name)
-        with self._bench.alone((call.name,)) as bench:
-            loop = self._loop(call, bench)
+        with self._benches.alone((call.name,)) as benches:
+            policy = benches.policy
+            loop = self._loop(call, benches)
             stored = self._stored(call, loop.study)
-            missing = TRIALS - sum(counts(trial, bench.policy) for trial in (*stored, *loop.trials))
+            missing = TRIALS - sum(is_learned_by(trial, policy) for trial in (*stored, *loop.trials))
             if missing > 0:
                 loop.spending = replace(budget, trials=loop.resumed + missing).start()
-                self._search(space, bench, loop, missing)
-            for span_us, plan in comparable([*stored, *loop.trials], bench.policy):
+                self._search(space, benches, loop, missing)
+            for span_us, plan in comparable([*stored, *loop.trials], policy):
                 choices = space.to_choices(replace(plan, shape=space.shape))
                 if choices is not None:
                     yield choices, span_us
 
-    def _search(self, space: SearchSpace, bench: Bench, loop: Loop, trials: int) -> None:
+    def _search(self, space: SearchSpace, benches: Benches[Begun], loop: Loop, trials: int) -> None:
         calls, arch = tuple(space.graph.calls), self._device.arch
         plain = make_plan(space.workload, calls, space.shape, arch, "serial")
         sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
-        with Proposals(space, sampler, ALONE, [(f"{BUILTIN}serial", plain)], trials) as proposals:
-            loop.remember(bench, proposals)
-            loop.run(bench, proposals)
+        with Proposals(space, sampler, ALONE, [(f"{BUILTIN}serial", plain)], trials, benches.number) as proposals:
+            loop.remember(benches.policy, proposals)
+            loop.run(benches, proposals)
             loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
             self._whole.alone.add(proposals.seconds)
         self._whole.alone.add(loop.timed.seconds)
 
-    def _loop(self, call: Call, bench: Bench) -> Loop:
+    def _loop(self, call: Call, benches: Benches[Begun]) -> Loop:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""
-        whole, shape, build = self._whole, self._space.shape, bench.fingerprint.kernels
-        simulated = " (simulated)" if bench.policy.simulated else ""
+        whole, shape, build = self._whole, self._space.shape, benches.fingerprint.kernels
+        simulated = " (simulated)" if benches.policy.simulated else ""
         size = f"{shape.requests}x{shape.tokens_per_request} kv{shape.kv}"
         study = whole.store.study(
             f"{self._space.workload.name} {call.name} alone {size} {self._device.name}{simulated} {build[:12]}",
@@ -114,12 +115,6 @@ class OpStage:
             if at == mine.problem.shape or is_same_work(call.op, at, mine.problem.shape):
                 found += self._whole.store.trials(study)
         return found
-
-
-def counts(trial: Trial, policy: Policy) -> bool:
-    """The trial says of its config what one under `policy` would."""
-    measured = trial.outcome.measurement
-    return measured is None or measured.policy == policy
 
 
 def is_same_work(op: Op, one: Shape, other: Shape) -> bool:

@@ -64,6 +64,7 @@ class Proposals(Closing):
     given  plans to be measured before the sampler is asked, as (source, plan)
     name   what the sampler's own proposals give as their source
     limit  how many proposals will be measured at most (None: nobody knows)
+    at_once  how many are measured at a time
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class Proposals(Closing):
         name: str,
         given: Sequence[tuple[str, Plan]],
         limit: int | None = None,
+        at_once: int = 1,
     ) -> None:
         self._space, self._sampler, self._name = space, sampler, name
         self._left = limit
+        self._ahead, self._deep = AHEAD + 2 * (at_once - 1), DEEP * at_once
         self._given = deque(given)
         self._seen: set[str] = set()
         self._avoided: set[str] = set()
@@ -119,6 +122,15 @@ class Proposals(Closing):
         if choices is not None:
             self._sampler.tell(choices, span_us)
 
+    def learn(self, plan: Plan, span_us: float | None, learn: bool = True) -> None:
+        """As `know`, at any time: a plan that another process has measured."""
+        self._thread.submit(self.know, plan, span_us, learn)
+
+    def adopt(self, plan: Plan, source: str, key: str) -> Proposal:
+        """A proposal of another process, which is measured here and never proposed again."""
+        self._thread.submit(self._seen.add, key)
+        return Proposal(plan, source, self._space.to_choices(plan), key, given=True)
+
     def avoid(self, plan: Plan) -> None:
         """A plan that is proposed only where it is given. Before the first `take`."""
         with suppress(PlanError, KeyError):
@@ -128,7 +140,7 @@ class Proposals(Closing):
         """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one."""
         while True:
             if not self._queue:
-                self.refill(AHEAD)
+                self.refill(self._ahead)
             if not self._queue:
                 return None
             place = self._first_ready(ready)
@@ -136,16 +148,17 @@ class Proposals(Closing):
                 entry = self._queue[place]
                 del self._queue[place]
                 return entry.result()
-            if self._queue[-1].done() and len(self._queue) < DEEP and self._may_ask():
+            if self._queue[-1].done() and len(self._queue) < self._deep and self._may_ask():
                 self._ask_for_more()
             else:
                 time.sleep(_LOOK_S)
 
-    def refill(self, count: int = AHEAD - 1) -> None:
+    def refill(self, count: int | None = None) -> None:
         """Have so many proposals made behind the one that was taken. Call it when that one's measurement begins.
 
         Two threads of Python run in turn, not together: what is asked for earlier holds up whoever takes and stores.
         """
+        count = self._ahead - 1 if count is None else count
         while len(self._queue) < count and self._may_ask():
             self._ask_for_more()
 

@@ -61,6 +61,7 @@ class TuneResult:
                   and "alone" (the same phases as `seconds`, of the ops' own searches)
     exhausted     why there was nothing left to propose; empty where something ended the search before
     stopped       the signal that ended it ("SIGINT"), else empty
+    measured      how many trials this run has made itself: those of other processes of the study are in `trials` too
     """
 
     winner: Winner | None
@@ -74,6 +75,7 @@ class TuneResult:
     within: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     exhausted: str = ""
     stopped: str = ""
+    measured: int = 0
 
     @property
     def best(self) -> Trial | None:
@@ -83,8 +85,8 @@ class TuneResult:
     @property
     def overhead_seconds(self) -> float:
         """What mktune itself costs a trial of this run: check, lower, prepare, store; not the sampler's asking."""
-        ran = len(self.trials) - self.resumed
-        return sum(self.seconds.get(phase, 0.0) for phase in ("check", "lower", "prepare", "store")) / max(ran, 1)
+        own = sum(self.seconds.get(phase, 0.0) for phase in ("check", "lower", "prepare", "store"))
+        return own / max(self.measured, 1)
 
     @property
     def measuring_seconds(self) -> float:
@@ -100,6 +102,8 @@ class TuneResult:
             "stored": self.stored,
             "trials": len(self.trials),
             "resumed": self.resumed,
+            "measured": self.measured,
+            "gpus": dict(sorted(Counter(trial.gpu for trial in self.trials).items())),
             "statuses": dict(sorted(Counter(trial.outcome.status.value for trial in self.trials).items())),
             "best": None if best is None else {"plan": best.plan.plan_id, "span_us": span_of(best)},
             "invalid": self.invalid,

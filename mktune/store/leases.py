@@ -8,7 +8,7 @@ process only and one time only, for a plan that ends its process twice would end
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +75,10 @@ class Abandoned:
     attempt: int
 
 
-def abandoned_rows(connection: Connection, study: Study) -> list[int]:
-    """The rows of running trials whose processes are gone, by number."""
+def abandoned_rows(connection: Connection, study: Study, held: Collection[int]) -> list[int]:
+    """The rows of running trials whose processes are gone, by number; not those of the numbers that are held here."""
     rows = connection.execute(_RUNNING, {"study": study.id}).all()
-    return [row.id for row in rows if is_gone(row.owner, bool(row.expired))]
+    return [row.id for row in rows if row.number not in held and is_gone(row.owner, bool(row.expired))]
 
 
 def claim(connection: Connection, row: int) -> Abandoned | None:

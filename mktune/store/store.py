@@ -109,6 +109,12 @@ class Store(Closing):
             trials.lose_abandoned(connection, found)
             return found
 
+    def join(self, name: str, *, device: Device, build: str) -> Study:
+        """The stored study of that name, to be searched beside the processes that do so already, on `device` with
+        kernels of `build`. Raises InputError where there is none, or where its spans would not mean the same."""
+        with self._database.read() as connection:
+            return studies.join(connection, name, device, build)
+
     def find_study(self, name: str) -> Study:
         """The study of that name. Raises InputError where there is none."""
         with self._database.read() as connection:
@@ -158,11 +164,12 @@ class Store(Closing):
         Of several processes that ask at once one gets it. The trial of the process that is gone ends as lost. None
         where there is no such trial.
         """
+        held = {number for of, number in list(self._begun) if of == study.id}
         with self._database.read() as connection:
-            if not leases.abandoned_rows(connection, study):
+            if not leases.abandoned_rows(connection, study, held):
                 return None
         with self._database.write() as connection:
-            taken = trials.take_up(connection, study)
+            taken = trials.take_up(connection, study, held)
         if taken is not None:
             self._holds(study, taken.number, taken.key)
         return taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
@@ -92,6 +92,21 @@ def resume(connection: Connection, name: str, problem: StudyProblem) -> Study:
         raise InputError(f"there is no study {name!r} to resume; leave --resume out to start it")
     for what, stored, asked in _differences(study.problem, problem):
         raise InputError(f"the study {name!r} has {what} {stored}, not {asked}: give another --study name")
+    return study
+
+
+def join(connection: Connection, name: str, device: Device, build: str) -> Study:
+    """The study `name`, to be searched on `device` with kernels of `build` as well.
+
+    Raises InputError where there is none, or where its spans would not mean the same.
+    """
+    study = find(connection, name)
+    if study is None:
+        raise InputError(f"there is no study {name!r}: `mktune tune --study NAME` with the same --store starts it")
+    for what, stored, here in _differences(study.problem, replace(study.problem, device=device, build=build)):
+        raise InputError(
+            f"the study {name!r} has {what} {stored}, and this host {here}: nothing can be measured for it"
+        )
     return study
 
 

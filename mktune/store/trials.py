@@ -107,13 +107,14 @@ def begin(
     return number
 
 
-def take_up(connection: Connection, study: Study) -> TakenUp | None:
-    """Begin again, for this process, the first trial whose process is gone; None where there is none.
+def take_up(connection: Connection, study: Study, held: Collection[int]) -> TakenUp | None:
+    """Begin again, for this process, the first trial whose process is gone, but for those held here.
 
+    None where there is none.
     That one ends as lost, and so does every one before it whose plan was taken up before (`leases.ATTEMPTS`).
     """
     _lock(connection, study)
-    for row in leases.abandoned_rows(connection, study):
+    for row in leases.abandoned_rows(connection, study, held):
         found = leases.claim(connection, row)
         if found is None:
             continue

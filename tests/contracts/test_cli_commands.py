@@ -13,6 +13,7 @@ from mktune.cli.app import app
 COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 WANTED = {
     "tune",
+    "worker",
     "leaderboard",
     "lookup",
     "show",
