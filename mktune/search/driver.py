@@ -105,6 +105,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     builtins = builtin_plans(space.workload, calls, space.shape, device.arch)
     sampler = make_sampler(study.sampler, space, study.seed, how.worker)
     loop.trace = sampler.wants_path
+    loop.spending = budget.start()  # not before: a sampler may take a second to import
     failed = loop.resume(how.retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]

@@ -61,6 +61,8 @@ def test_a_plan_that_ended_two_processes_is_not_taken_up_by_a_third(url: str) ->
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
             assert store.take_up(study) is not None
+        assert store.take_up(study) is None  # it is this process that holds it
+        store._begun.clear()
         assert store.take_up(study) is None
         assert store.trial_counts(study) == {"lost": 2}
         assert "second time" in lost(store, study)[1]
@@ -143,6 +145,7 @@ def test_a_trial_of_a_process_of_this_host_that_is_gone_needs_no_waiting(tmp_pat
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("mktune.store.trials.this_process", lambda: json.dumps([host, 2**22 + 1, birth]))
             store.begin_trial(study, make_plan(), "tpe", key="a")
+        store._begun.clear()
         assert store.take_up(study) is not None
 
 
