@@ -14,6 +14,7 @@ from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 from mktune.cli.summary import count
 from mktune.errors import InputError, MktuneError, NothingFoundError
+from mktune.location import hide_password
 
 if TYPE_CHECKING:
     from mktune.store import Merged
@@ -26,7 +27,8 @@ HISTORY = "kept as history: the stored plan is faster, or of this build"
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    app.command(**example("mktune export --gpu 'NVIDIA H200' --out plans.json"))(export)
+    shown = ("mktune export --gpu 'NVIDIA H200' --out plans.json", "mktune export --optuna sqlite:///optuna.db")
+    app.command(**example(*shown))(export)
     app.command("import", **example("mktune import plans.json", "mktune import --skip-bad plans-a.json plans-b.json"))(
         import_
     )
@@ -38,13 +40,31 @@ def export(
     gpu: Gpu = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Export simulated winners instead.")] = False,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write here; else to stdout.")] = None,
+    optuna: Annotated[
+        str | None,
+        typer.Option("--optuna", metavar="URL", help="Write studies, with every trial, to a database of Optuna's."),
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", metavar="NAME", help="With --optuna: only this study. [all]")
+    ] = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Write the stored winners as one JSON file, for `mktune.runtime`, for review, or to ship."""
+    """Write the stored winners as one JSON file, for `mktune.runtime`, for review, or to ship.
+
+    With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
+    before is replaced.
+    """
     from mktune.store import Store, bundle_text, write_bundle
 
     wanted = names("--ops", ops)
+    if optuna is not None:
+        if gpu is not None or simulated or out is not None:
+            raise InputError("--optuna writes studies: --gpu, --simulated and --out do not go with it")
+        _to_optuna(optuna, store, study, workload, wanted, as_json)
+        return
+    if study is not None:
+        raise InputError("--study goes with --optuna: winners are not of one study")
     with Store.open(store, write=False) as opened:
         found = opened.winners(workload=workload, ops=wanted or None, gpu=gpu)
     winners = [winner for winner in found if winner.measurement.policy.simulated == simulated]
@@ -61,6 +81,29 @@ def export(
     else:
         mark = "simulated " if simulated else ""
         render.line(f"{len(winners)} {mark}plan{'' if len(winners) == 1 else 's'} written to {out}")
+
+
+def _to_optuna(
+    url: str, store: str | None, name: str | None, workload: str | None, ops: Sequence[str], as_json: bool
+) -> None:
+    """Raises NothingFoundError where no study that is asked for has a trial that has ended."""
+    from mktune.search.optuna_export import write_studies
+    from mktune.store import Store
+
+    with Store.open(store, write=False) as opened:
+        found = [opened.find_study(name)] if name is not None else opened.studies()
+        found = [each for each in found if workload in (None, each.problem.workload)]
+        found = [each for each in found if not ops or sorted(ops) == list(each.problem.ops)]
+        studies = [(each, trials) for each in found if (trials := opened.trials(each))]
+    if not studies:
+        raise NothingFoundError("no study to export: none that is asked for has a trial that has ended")
+    written = write_studies(url, studies)
+    total = sum(len(trials) for _, trials in studies)
+    if as_json:
+        render.document({"optuna": hide_password(url), "studies": written, "trials": total})
+    else:
+        what = f"{len(written)} {'study' if len(written) == 1 else 'studies'}"
+        render.folded(f"{what}, {count(total, 'trial')} written for optuna-dashboard {hide_password(url)}")
 
 
 def _other_kind(found: int, simulated: bool) -> str:
