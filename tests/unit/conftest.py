@@ -35,6 +35,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    """All that is skipped for want of a server is one line of the summary, not one for each test."""
+    report: pytest.TestReport = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and "PostgreSQL" in report.longrepr[2]:
+        report.longrepr = (server.__file__, 0, report.longrepr[2])
+    return report
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server without databases of ours. Skips where none can be started, unless one is required."""
