@@ -25,13 +25,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from fake_bench import SHAPE, WORKLOAD, FakeBackend, space_of
+from fake_bench import FakeBackend, space_of, study_of
 from fake_device import FakeDevice
 from fake_host import SETTINGS
 
 from mktune.search import Budget, Observer, Progress, Stop, tune
 from mktune.search.result import span_of
-from mktune.store import Store, Study
+from mktune.store import Store
 from mktune.trial import Trial
 
 KILLS_OF_A_STUDY = 25
@@ -73,28 +73,12 @@ class Reporter(Observer):
         self.say("phase", "search")
 
 
-def open_study(store: Store, name: str) -> Study:
-    return store.study(
-        name,
-        workload=WORKLOAD.name,
-        ops=("A0", "B0"),
-        shape=SHAPE,
-        device=FakeBackend.device,
-        backend="fake",
-        sampler="random",
-        seed=0,
-        contract=WORKLOAD.contract,
-        resume=True,
-        start=True,
-    )
-
-
 def search(path: Path, name: str, more: int, with_worker: bool, pipe: int) -> None:
     """What the forked process does: `more` trials of the study, then promotion."""
     report = Reporter(pipe)
     report.say("phase", "opening")
     with Store.open(path) as store, Stop() as stop:
-        study = open_study(store, name)
+        study = study_of(store, space_of(), name=name, resume=True, start=True)
         report.say("phase", "resuming")
         backend = FakeDevice() if with_worker else FakeBackend(takes_s=0.002)
         budget = Budget(len(store.trials(study)) + more)

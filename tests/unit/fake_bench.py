@@ -141,7 +141,14 @@ def space_of(ops: tuple[str, ...] | None = ("A0", "B0"), path: Path | None = Non
 
 
 def study_of(
-    store: Store, space: SearchSpace, *, name: str = "s", sampler: str = "random", seed: int = 0, resume: bool = False
+    store: Store,
+    space: SearchSpace,
+    *,
+    name: str = "s",
+    sampler: str = "random",
+    seed: int = 0,
+    resume: bool = False,
+    start: bool = False,
 ) -> Study:
     return store.study(
         name,
@@ -154,6 +161,7 @@ def study_of(
         seed=seed,
         contract=WORKLOAD.contract,
         resume=resume,
+        start=start,
     )
 
 

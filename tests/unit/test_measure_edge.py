@@ -1,6 +1,7 @@
 """The graphs of the edge table: one thing changes at a time."""
 
 import pytest
+from fake_bench import FakeBackend, FakeBench, ok
 
 from mktune.backends.base import Stamps
 from mktune.backends.models import KNOWN
@@ -43,24 +44,13 @@ def test_row_blocks_fit_m_and_given_configs_are_kept():
     assert all(plan.op["B0"] == mine for plan in plans.values())
 
 
-class FakeBench:
+class EdgeBench(FakeBench):
     """Spans and producer times that follow from wait and trigger; `saved` is what PDL saves when its best is measured
     beside the best without."""
 
     def __init__(self, saved):
+        super().__init__(lambda plan: ok(1.0))
         self.saved = saved
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def prepare(self, plans):
-        self.prepared = len(plans)
-
-    def verify(self, plan):
-        return ""
 
     def rounds(self, plans, rounds):
         if set(plans) == {"full", "programmatic"}:
@@ -79,19 +69,18 @@ class FakeBench:
         return Stamps({"A0": (0.0, ran)}, 13.5)
 
 
-class FakeBackend:
-    device = KNOWN["h200"]
-
+class EdgeBackend(FakeBackend):
     def __init__(self, saved=0.5):
+        super().__init__()
         self.saved = saved
 
     def open(self, problem):
         assert problem.ops == ("A0", "B0")
-        return FakeBench(self.saved)
+        return EdgeBench(self.saved)
 
 
 def test_rows_take_the_best_trigger_and_paired_differences():
-    rows = edge_table(FakeBackend(), PREFIX.name, "A0", "B0", (16,)).rows
+    rows = edge_table(EdgeBackend(), PREFIX.name, "A0", "B0", (16,)).rows
     assert [(row.wait, row.trigger) for row in rows] == [(wait, "after_wait") for wait in GDC]
     assert [row.saved_us for row in rows] == pytest.approx([0.5, 0.75, 1.5])
     assert [row.step_us for row in rows] == pytest.approx([0.0, 0.25, 0.75])
@@ -100,7 +89,7 @@ def test_rows_take_the_best_trigger_and_paired_differences():
 
 @pytest.mark.parametrize(("saved", "kind"), [(0.5, "programmatic"), (-0.3, "full"), (0.05, "either")])
 def test_the_best_of_each_kind_decide_in_rounds_of_their_own(saved, kind):
-    (choice,) = edge_table(FakeBackend(saved), PREFIX.name, "A0", "B0", (16,)).choices
+    (choice,) = edge_table(EdgeBackend(saved), PREFIX.name, "A0", "B0", (16,)).choices
     assert (choice.m, choice.kind) == (16, kind)
     assert (choice.full, choice.programmatic) == ("entry", ("prefetch", "after_wait"))
     assert choice.saved.low <= saved <= choice.saved.high + 0.05
