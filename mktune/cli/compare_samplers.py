@@ -11,6 +11,7 @@ import typer
 
 from mktune.cli import curves, render
 from mktune.cli.options import Json, example, names
+from mktune.cli.picture import check_target, require_matplotlib, writing
 from mktune.cli.summary import count, shape_words
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def compare_samplers(
 
     chosen = _chosen(samplers)
     if png is not None:
-        curves.check_installed()
+        check_target(Path(png))
+        require_matplotlib()
     landscape = Landscape(Path(file))
     progress = _Progress(len(chosen) * seeds)
     found = compare(Path(file), chosen, seeds, evaluations, processes or os.cpu_count() or 1, progress)
@@ -57,7 +59,8 @@ def compare_samplers(
     mark = " (modelled)" if header.policy.simulated else ""
     title = f"{shape_words(header.problem.shape)}, {header.device.name}{mark}: {landscape.plans} plans"
     if png is not None:
-        curves.draw(Path(png), found, f"{title}, {count(seeds, 'seed')}")
+        with writing(Path(png)):
+            curves.draw(Path(png), found, f"{title}, {count(seeds, 'seed')}")
     if as_json:
         render.document(
             {

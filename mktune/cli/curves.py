@@ -1,13 +1,12 @@
-"""Curves of compared samplers as a picture. Needs matplotlib (extra `search`)."""
+"""Curves of compared samplers as a picture. Needs matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mktune.errors import SetupError
+from mktune.cli.picture import new_figure
 
 if TYPE_CHECKING:
     from mktune.search.comparison import Standing
@@ -16,19 +15,12 @@ SMALLEST = 0.05  # percent: where the logarithmic axis ends
 LARGEST = 100.0
 
 
-def check_installed() -> None:
-    """Raises SetupError where matplotlib is missing."""
-    if find_spec("matplotlib") is None:
-        raise SetupError("--png needs matplotlib: pip install 'mktune[search]'")
-
-
 def draw(path: Path, standings: Sequence[Standing], title: str) -> None:
-    """Write a PNG: for each sampler the loss of its incumbent by evaluation, median and quartiles over seeds."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Write a PNG: for each sampler the loss of its incumbent by evaluation, median and quartiles over seeds.
 
-    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    Raises SetupError without matplotlib, OSError where it cannot be written.
+    """
+    figure = new_figure(8, 4.8)
     axes: Any = figure.add_subplot()
     for standing in standings:
         numbers = range(1, len(standing.median) + 1)
@@ -41,7 +33,7 @@ def draw(path: Path, standings: Sequence[Standing], title: str) -> None:
     axes.set_ylim(SMALLEST, LARGEST)
     axes.set_xlim(1, max(len(standing.median) for standing in standings))
     axes.legend(frameon=False)
-    figure.savefig(path)
+    figure.savefig(path, dpi=150, format="png")
 
 
 def _percent(losses: Sequence[float]) -> list[float]:

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from mktune.cli.picture import new_figure
 from mktune.cli.sm_activity import sm_activity
-from mktune.errors import SetupError
 from mktune.trace import PathStep, Trace, TracedKernel
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # of streams; told apart by everyone
@@ -16,22 +16,9 @@ _PALE = 0.28
 _ROW = 0.8  # of the distance between rows
 
 
-def require_matplotlib() -> None:
-    """Raises SetupError where there is none."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise SetupError("--png needs matplotlib: pip install 'mktune[trace]'") from None
-
-
 def draw_png(trace: Trace, title: str, path: Path) -> None:
     """Write the picture to `path`. Raises SetupError without matplotlib, OSError where it cannot be written."""
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 2.6 + 0.42 * len(trace.kernels)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12, 2.6 + 0.42 * len(trace.kernels))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[0.42 * len(trace.kernels), 1.7])
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     _rows(above, trace)

@@ -26,9 +26,9 @@ from mktune.cli.options import (
     example,
     names,
 )
+from mktune.cli.picture import check_target, require_matplotlib, writing
 from mktune.cli.plans import BuiltinAt, find
 from mktune.cli.summary import between, count, shape_words, signed, structure
-from mktune.errors import InputError
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -208,12 +208,9 @@ def _us(value: float) -> str:
 
 def _targets(out: str | None, png: str | None) -> dict[str, Path]:
     """Where to write, by kind. Raises before anything is measured: InputError, SetupError without matplotlib."""
-    from mktune.cli.timeline_png import require_matplotlib
-
     targets = {kind: Path(name) for kind, name in (("trace", out), ("png", png)) if name is not None}
     for path in targets.values():
-        if not path.name or path.is_dir() or not path.absolute().parent.is_dir():
-            raise InputError(f"cannot write {path}: give the name of a file in a folder that is there")
+        check_target(path)
     if "png" in targets:
         require_matplotlib()
     return targets
@@ -226,10 +223,8 @@ def _write(targets: dict[str, Path], trace: Trace, plan: Plan) -> None:
     mark = ", simulated" if trace.simulated else ""
     title = f"{plan.short_id}  {plan.workload}, {shape_words(plan.shape)}, {trace.gpu}{mark}"
     for kind, path in targets.items():
-        try:
+        with writing(path):
             if kind == "png":
                 draw_png(trace, title, path)
             else:
                 path.write_text(chrome_json(trace), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None

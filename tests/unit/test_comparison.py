@@ -74,3 +74,11 @@ def test_the_picture_is_drawn_where_matplotlib_is(tmp_path: Path) -> None:
     command = ["compare-samplers", str(RECORDING), "--samplers", "random", "--seeds", "1", "--evaluations", "5"]
     assert boundary.run([*command, "--processes", "1", "--png", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_written_is_said_before_anything_is_replayed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["compare-samplers", str(RECORDING), "--seeds", "10000", "--png", str(tmp_path / "absent" / "x.png")]
+    assert boundary.run(command) == 2
+    assert "cannot write" in capsys.readouterr().err
