@@ -1,6 +1,6 @@
 """How the example engine finds its plans: the book's where it has one, else the serial plan, after one warning.
 
-What it does on a GPU: tests/gpu/test_engine_example.py.
+What it does on a GPU: tests/gpu/test_engine_captures.py.
 """
 
 import logging

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_bench import POLICY, SHAPE, WORKLOAD, FakeBackend, FakeBench, ok, search, space_of, spans
 
 from mktune.graph.builtin import make_plan
 from mktune.plan import Plan
-from mktune.search.op_stage import TRIALS, is_same_work
+from mktune.search import budget
+from mktune.search.op_stage import SHARE, TRIALS, is_same_work
 from mktune.shape import Shape
 from mktune.store import Store
 from mktune.trial import ALONE, Outcome, Policy
@@ -87,13 +89,19 @@ def test_the_search_starts_from_the_built_in_structures_with_the_best_configs(st
     assert result.best.plan.op == best
 
 
-def test_ops_take_only_their_share_of_the_seconds(store: Store) -> None:
-    backend = FakeBackend(takes_s=0.01)
-    space = space_of(None)
-    result = search(store, backend, None, space=space, sampler="staged", seconds=1.0)
+def test_ops_take_only_their_share_of_the_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def takes_a_second(plan: Plan) -> Outcome:
+        now[0] += 1.0
+        return ok(spans(plan))
+
+    backend = FakeBackend(takes_a_second)
+    result = search(store, backend, None, space=space_of(None), sampler="staged", seconds=100.0)
     alone = sum(len(bench.measured) for bench in parts_of(backend).values())
-    assert 0 < alone < len(ALL) * TRIALS
-    assert len(result.trials) >= 5
+    assert len(ALL) <= alone <= 100 * SHARE + len(ALL)
+    assert len(result.trials) == 100 - alone
 
 
 def test_only_the_scores_depend_on_the_context_length() -> None:

@@ -71,7 +71,6 @@ def test_workers_of_one_seed_and_study_measure_distinct_plans(tmp_path: Path, sa
     keys = [lowered_id(trial.plan, lower(trial.plan, graph, trial.plan.shape)) for trial in trials]
     assert max(Counter(keys).values()) == 1
     assert sum(len(each["measured"]) for each in said) == 24  # and not one more on the way
-    assert sum(each["duplicate"] for each in said) > 0  # they did propose the same
     assert Counter(trial.source for trial in trials)["builtin:serial"] == 1
 
 

@@ -1,6 +1,6 @@
 """A workload of one's own goes the whole way: tuned, looked up, run and interpreted, with the simulator.
 
-Its kernels compile and do what its ops say of them. The same on a GPU: tests/gpu/test_second_workload.py.
+Its kernels compile and do what its ops say of them. The same on a GPU: tests/gpu/test_gemm_rmsnorm.py.
 """
 
 from __future__ import annotations
