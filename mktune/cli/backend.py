@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mktune.cli import render
+from mktune.cli.options import names
 from mktune.errors import InputError
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
     from mktune.graph.workload import Workload
+
+Ops: TypeAlias = tuple[str, ...] | None
 
 
 def choose(name: str, sim_gpu: str) -> Backend:
@@ -34,6 +37,20 @@ def several(first: Backend, workers: int | None) -> list[Backend]:
     return found
 
 
+def choose_for(workload: str, ops: str | None, name: str, sim_gpu: str) -> tuple[Workload, Ops, Backend]:
+    """The workload, those of its ops that `--ops` names (None: all), and a back end that can run them.
+
+    Raises InputError for names that are wrong, and else as `choose` and `require_kernels`.
+    """
+    from mktune.graph.workload import workload as find
+
+    known, chosen = find(workload), names("--ops", ops) or None
+    known.subgraph(chosen)
+    backend = choose(name, sim_gpu)
+    require_kernels(backend, known, chosen)
+    return known, chosen, backend
+
+
 def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ...]:
     """Those of `ops` (None: all) whose kernels this mktune can launch, in call order. Raises InputError."""
     from mktune.ops.launch import has_kernels
@@ -46,5 +63,6 @@ def require_kernels(backend: Backend, workload: Workload, ops: Sequence[str] | N
     missing = set(workload.subgraph(ops).calls).difference(with_kernels(workload, ops))
     if missing and not backend.simulated:
         have = ",".join(with_kernels(workload, None))
-        names = ", ".join(sorted(missing))
-        raise InputError(f"no kernels yet for {names}: give --ops {have}, or simulate with --backend sim")
+        raise InputError(
+            f"no kernels yet for {', '.join(sorted(missing))}: give --ops {have}, or simulate with --backend sim"
+        )

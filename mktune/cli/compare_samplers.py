@@ -62,18 +62,10 @@ def compare_samplers(
         with writing(Path(png)):
             curves.draw(Path(png), found, f"{title}, {count(seeds, 'seed')}")
     if as_json:
-        render.document(
-            {
-                "file": file,
-                "gpu": header.device.name,
-                "modelled": header.policy.simulated,
-                "plans": landscape.plans,
-                "optimum_us": landscape.optimum_us,
-                "seeds": seeds,
-                "evaluations": evaluations,
-                "samplers": [standing.to_dict() for standing in found],
-            }
-        )
+        asked = {"file": file, "seeds": seeds, "evaluations": evaluations}
+        recorded = {"gpu": header.device.name, "modelled": header.policy.simulated, "plans": landscape.plans}
+        samplers_found = [standing.to_dict() for standing in found]
+        render.document({**asked, **recorded, "optimum_us": landscape.optimum_us, "samplers": samplers_found})
         return
     render.folded(f"{title}, optimum {landscape.optimum_us:.2f} µs, {count(seeds, 'seed')}", "bold")
     _print(found, seeds, evaluations)

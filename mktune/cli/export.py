@@ -55,23 +55,17 @@ def export(
     With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
     before is replaced.
     """
-    from mktune.store import Store, bundle_text, write_bundle
+    from mktune.store import bundle_text, write_bundle
 
     wanted = names("--ops", ops)
+    if optuna is not None and (gpu is not None or simulated or out is not None):
+        raise InputError("--optuna writes studies: --gpu, --simulated and --out do not go with it")
     if optuna is not None:
-        if gpu is not None or simulated or out is not None:
-            raise InputError("--optuna writes studies: --gpu, --simulated and --out do not go with it")
         _to_optuna(optuna, store, study, workload, wanted, as_json)
         return
     if study is not None:
         raise InputError("--study goes with --optuna: winners are not of one study")
-    with Store.open(store, write=False) as opened:
-        found = opened.winners(workload=workload, ops=wanted or None, gpu=gpu)
-    winners = [winner for winner in found if winner.measurement.policy.simulated == simulated]
-    if not winners:
-        check_known(workload, wanted)
-        if found:
-            raise NothingFoundError(_other_kind(len(found), simulated))
+    winners = _stored(store, workload, wanted, gpu, simulated)
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
         return
@@ -79,8 +73,23 @@ def export(
     if as_json:
         render.document({"file": out, "plans": [winner.plan.plan_id for winner in winners], "simulated": simulated})
     else:
-        mark = "simulated " if simulated else ""
-        render.line(f"{len(winners)} {mark}plan{'' if len(winners) == 1 else 's'} written to {out}")
+        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}")
+
+
+def _stored(
+    url: str | None, workload: str | None, ops: tuple[str, ...], gpu: str | None, simulated: bool
+) -> list[Winner]:
+    """The winners that match. Raises InputError for a name that is unknown, NothingFoundError for the other kind."""
+    from mktune.store import Store
+
+    with Store.open(url, write=False) as store:
+        found = store.winners(workload=workload, ops=ops or None, gpu=gpu)
+    winners = [winner for winner in found if winner.measurement.policy.simulated == simulated]
+    if not winners:
+        check_known(workload, ops)
+        if found:
+            raise NothingFoundError(_other_kind(len(found), simulated))
+    return winners
 
 
 def _to_optuna(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose, require_kernels
+from mktune.cli.backend import choose_for
 from mktune.cli.documents import device_document, interval_document, shape_document
 from mktune.cli.options import (
     BackendName,
@@ -21,7 +21,6 @@ from mktune.cli.options import (
     Tokens,
     Workload,
     example,
-    names,
     shapes,
 )
 from mktune.cli.summary import shape_words
@@ -49,14 +48,11 @@ def matrix(
     as_json: Json = False,
 ) -> None:
     """Measure the stored plans of a grid, and the regret of using each cell's plan in its neighbours."""
-    from mktune.graph.workload import workload as find
     from mktune.search.matrix import matrix as measure
     from mktune.store import Store
 
-    known, chosen = find(workload), names("--ops", ops) or None
     grid = shapes(m, kv, tokens_per_request)
-    picked = choose(backend, sim_gpu)
-    require_kernels(picked, known, chosen)
+    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
     with Store.open(store, write=False) as opened:
         cells = []
         for cell in measure(known, chosen, grid, picked, opened):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose, require_kernels
+from mktune.cli.backend import choose_for
 from mktune.cli.options import (
     MAX_SEED,
     BackendName,
@@ -87,16 +87,13 @@ def record(
 
     A recording that was interrupted goes on where it stopped when the same command runs again.
     """
-    from mktune.graph.workload import workload as known
     from mktune.search import Stop
     from mktune.search.record import Recorder
     from mktune.search.stopping import Stopped
     from mktune.space import SearchSpace
 
-    found, chosen = known(workload), names("--ops", ops) or None
-    picked = choose(backend, sim_gpu)
-    require_kernels(picked, found, chosen)
-    space = SearchSpace.load(found, chosen, Shape.from_m(m, kv, tokens_per_request), picked.device)
+    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
+    space = SearchSpace.load(known, chosen, Shape.from_m(m, kv, tokens_per_request), picked.device)
     around = _around(space, picked, plan, store)
     path, began = Path(out), time.monotonic()
     part, jobs = _part(space, around, free, plans)

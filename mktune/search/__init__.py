@@ -1,13 +1,17 @@
 """Search: ask for plans, measure them, remember them, promote the best.
 
 driver      `tune`, and `work` beside it
-loop        the trials of one study
+loop        the trials of one study; `op_stage`: of each op alone before it
 benches     the GPUs that measure at once
-proposals   valid and new plans, made ahead on a thread
-samplers/   one file per sampler
+proposals   valid and new plans, made ahead on a thread; `neighbours`: winners of other shapes, which come first
+samplers/   one file per sampler; `effects` and `optuna_study` are what some are made of
 budget      trials and seconds
 stopping    Ctrl-C and SIGTERM
 result      what is told meanwhile and in the end
+
+record      measures a whole part of a space, for `comparison` to replay samplers on
+matrix      what each shape's winner costs at the shapes beside it
+export      studies as Optuna keeps them, in `optuna_export`
 """
 
 from mktune.search.budget import Budget

@@ -52,8 +52,8 @@ def tune(
     """Search `space` with the study's sampler and seed, going on from the trials that the study has.
 
     Each op alone comes first, where the sampler learns from that, then the built-in plans, then winners of the store at
-    other shapes, made to fit (`neighbours` of them at most). Every trial is committed
-    when it ends. Several processes may search one study: one of them measures a plan, and the trials of all count.
+    other shapes, made to fit (`neighbours` of them at most). Every trial is committed when it ends. Several processes
+    may search one study: one of them measures a plan, and the trials of all count.
 
     worker        makes the sampler draw otherwise than those of the study's other processes
     others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
