@@ -14,6 +14,8 @@ NEIGHBOUR = "neighbour"
 """The source of a trial that ran the winner of another shape, made to fit this one."""
 ALONE = "alone"
 """The source of a trial that ran one op alone, before a search of several."""
+SIMULATED = ("sim", "recorded")
+"""Back ends whose spans nobody measured when they were given."""
 
 
 class Status(StrEnum):
@@ -52,7 +54,7 @@ class Policy:
 
     @property
     def simulated(self) -> bool:
-        return self.backend in ("sim", "recorded")
+        return self.backend in SIMULATED
 
 
 @dataclass(frozen=True)

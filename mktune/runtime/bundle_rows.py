@@ -10,6 +10,7 @@ from mktune.bundle import KIND, SCHEMA_VERSION, parse_each
 from mktune.errors import InputError
 from mktune.runtime.entries import row_of
 from mktune.runtime.log import warn
+from mktune.trial import SIMULATED
 
 _DECODER = json.JSONDecoder()  # what it takes beyond strict JSON is refused when the plan is about to be served
 _HEAD = re.compile(rf'\s*\{{\s*"kind": ?"{KIND}",\s*"schema": ?{SCHEMA_VERSION},\s*"winners": ?\[\s*')
@@ -63,7 +64,7 @@ def _row(winner: dict[str, Any], text: str) -> tuple[Any, ...]:
         shape["kv"],
         gpu["sms"],
         gpu["compute_capability"],
-        winner["measurement"]["policy"]["backend"] == "sim",
+        winner["measurement"]["policy"]["backend"] in SIMULATED,
         text,
     )
     hash(row)  # raises TypeError where a list or an object stands for a name or a number

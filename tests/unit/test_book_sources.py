@@ -21,7 +21,7 @@ from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.location import SCHEMA
 from mktune.runtime import Hit, PlanBook, log, sources
 from mktune.store import Store, write_bundle
-from mktune.trial import Winner
+from mktune.trial import SIMULATED, Winner
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,20 @@ def test_store_url_path_and_bundle_give_the_same_book(path: Path, tmp_path: Path
         book = PlanBook.open(place)
         assert book.winners == (served(),)
         assert plan_of(ask(book)) == make_plan()
+
+
+@pytest.mark.parametrize("backend", SIMULATED)
+def test_a_bundle_and_a_store_mark_what_nobody_measured(tmp_path: Path, backend: str) -> None:
+    winner = served(backend=backend)
+    write_bundle(tmp_path / "plans.json", [winner])
+    with Store.open(tmp_path / "x.db") as store:
+        store.put_winner(None, winner)
+    for place in (tmp_path / "plans.json", tmp_path / "x.db"):
+        book = PlanBook.open(place)
+        assert reason(ask(book)) == "simulated"
+        found = ask(book, allow_simulated=True)
+        assert isinstance(found, Hit)
+        assert found.simulated
 
 
 def test_reading_changes_no_file_and_makes_none(path: Path) -> None:
