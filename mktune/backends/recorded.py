@@ -19,7 +19,7 @@ from mktune.backends.sim_constants import CONSTANTS
 from mktune.errors import InputError, MktuneError
 from mktune.graph.workload import workload
 from mktune.lowering.graph import runs_as
-from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, winner
+from mktune.measure.promotion import MIN_PAIRS, arms, decide, right_arms, winner
 from mktune.measure.stats import median_interval
 from mktune.plan import Plan
 from mktune.trace import CriticalPath, PathStep, Trace
@@ -99,9 +99,7 @@ class RecordedBench(Bench):
         held = {name: plan for name, plan in builtins.items() if self.find(plan) is not None}
         compared = arms(finalists, held, {})
         outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
-        guards = [arm for arm in compared if arm.role == "builtin"]
-        check_builtins({name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()}, guards)
-        right = [arm for arm in compared if outcomes[arm.name].status is Status.OK]
+        right = right_arms(compared, {name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()})
         samples = {arm.name: self.paired({arm.name: arm.plan})[0][arm.name] for arm in right}
         decision = decide(right, samples)
         return winner(decision, decision.ranked[0], samples, policy=self.policy, fingerprint=self.fingerprint)

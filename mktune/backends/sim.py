@@ -23,7 +23,7 @@ from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
 from mktune.measure.attribution import attribute
 from mktune.measure.critical_path import critical_path
-from mktune.measure.promotion import MIN_PAIRS, arms, check_builtins, decide, structures, winner
+from mktune.measure.promotion import MIN_PAIRS, arms, decide, right_arms, structures, winner
 from mktune.plan import Plan
 from mktune.trace import Trace, TracedKernel
 from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
@@ -122,14 +122,9 @@ class SimBench(Bench):
         others = structures(finalists[:1], workload(problem.workload), problem.ops, self.device.arch)
         compared = arms(finalists, builtins, others)
         outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
-        guards = [arm for arm in compared if arm.role == "builtin"]
-        check_builtins({name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()}, guards)
-        samples = {
-            name: [outcome.measurement.span_us] * MIN_PAIRS
-            for name, outcome in outcomes.items()
-            if outcome.measurement is not None
-        }
-        decision = decide(compared, samples)
+        right = right_arms(compared, {name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()})
+        samples, _ = self.paired({arm.name: arm.plan for arm in right})
+        decision = decide(right, samples)
         chosen = decision.ranked[0]
         losses, _ = attribute(chosen.plan, self.device, self.verify, lambda plans: self.paired(plans)[0])
         return winner(decision, chosen, samples, policy=POLICY, fingerprint=self.fingerprint, attribution=losses)

@@ -189,8 +189,7 @@ class CudaBench(Bench):
         arms = promotion.arms(finalists, builtins, others)
         self.prepare([arm.plan for arm in arms])
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
-        promotion.check_builtins(outcomes, [arm for arm in arms if arm.role == "builtin"])
-        right = [arm for arm in arms if outcomes[arm.name][0] == Status.OK]
+        right = promotion.right_arms(arms, outcomes)
         merged, state, failed = self._compared({_key(arm): arm.plan for arm in right})
         right = [arm for arm in right if _key(arm) in merged]
         samples = {arm.name: merged[_key(arm)] for arm in right}  # arms with equal plans share theirs, but for noise

@@ -94,6 +94,12 @@ def check_builtins(outcomes: Mapping[str, tuple[Status, str]], builtins: Sequenc
         raise NothingFoundError(f"no built-in plan could be run: {builtins[0].name}: {status}: {reason}")
 
 
+def right_arms(compared: Sequence[Arm], outcomes: Mapping[str, tuple[Status, str]]) -> list[Arm]:
+    """The arms that ended ok. Raises as `check_builtins` does."""
+    check_builtins(outcomes, [arm for arm in compared if arm.role == "builtin"])
+    return [arm for arm in compared if outcomes[arm.name][0] == Status.OK]
+
+
 def simplicity(plan: Plan) -> tuple[int, int, str]:
     """The fixed order of ties: fewer streams, fewer programmatic edges, then plan id."""
     streams = {kernel.stream for _, kernel in plan.kernels}
