@@ -10,7 +10,8 @@ from functools import lru_cache
 def normalise_gpu(name: str) -> str:
     """The form in which two names of one GPU are equal: case, blanks, `_` and a left-out "NVIDIA" do not matter.
 
-    Nothing else is dropped: "NVIDIA H200 NVL" and "NVIDIA H20" are other GPUs than "NVIDIA H200".
+    Nothing else is dropped: "NVIDIA H200 NVL" and "NVIDIA H20" are other GPUs than "NVIDIA H200". But for the mark
+    "(simulated)" that tables put behind a modelled GPU.
     """
-    words = re.sub(r"[\s_]+", " ", name).strip().upper()
+    words = re.sub(r"[\s_]+", " ", name).strip().upper().removesuffix(" (SIMULATED)")
     return words if words.startswith("NVIDIA ") or not words else f"NVIDIA {words}"

@@ -87,8 +87,31 @@ def _own_packages() -> Iterator[Check]:
         if own := extensions.packages():
             held = ", ".join(f"{package.name} ({package.folder})" for package in own)
             yield Check("own packages", OK, f"{held}: workloads {', '.join(extensions.names('workloads')) or 'none'}")
+        for name in extensions.names("workloads"):
+            yield _own_workload(name)
     except MktuneError as error:
         yield Check("own packages", BROKEN, str(error))
+
+
+def _own_workload(name: str) -> Check:
+    """Whether one of one's own workloads has all that tuning it on a GPU needs."""
+    from mktune.graph.workload import workload
+    from mktune.jit.fingerprint import kernels_fingerprint
+    from mktune.ops.launch import has_kernels
+
+    place = f"workload {name}"
+    try:
+        titles = {call.op.title for call in workload(name).graph.calls.values()}
+        if not resources.search_space(name).is_file():
+            return Check(place, BROKEN, f"it has no search_spaces/{name}.yaml, so that nothing can be tuned")
+        if without := sorted(title for title in titles if not has_kernels(title)):
+            return Check(
+                place, ABSENT, f"no ops/launch/<op>.py for {', '.join(without)}: only the simulator can tune it"
+            )
+        kernels_fingerprint(name)
+    except MktuneError as error:
+        return Check(place, BROKEN, str(error))
+    return Check(place, OK, f"ops {', '.join(sorted(titles))} with kernels and a search space")
 
 
 def _compiler() -> Check:

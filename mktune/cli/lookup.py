@@ -13,6 +13,7 @@ from mktune.cli.summary import does, shape_words
 from mktune.graph.workload import workload as known_workload
 
 if TYPE_CHECKING:
+    from mktune.plan import Plan
     from mktune.runtime import Hit
 
 
@@ -60,6 +61,16 @@ def _document(hit: Hit) -> dict[str, Any]:
     return found | winner_to_dict(hit.winner)
 
 
+def _rows(plan: Plan) -> str:
+    """The M that the plan serves: whole requests of as many tokens as it was tuned for."""
+    low, high = plan.m_range
+    tokens = plan.shape.tokens_per_request
+    served = [str(m) for m in range(low, high + 1) if m % tokens == 0]
+    if len(served) > 4:
+        served = [*served[:2], "…", served[-1]]
+    return f"{', '.join(served)} with {tokens} {'token' if tokens == 1 else 'tokens'} per request"
+
+
 def _print(hit: Hit) -> None:
     from mktune.runtime.explanations import span
 
@@ -71,7 +82,7 @@ def _print(hit: Hit) -> None:
         ("from", "the plans that ship with mktune" if hit.source == "bundle" else "the store"),
         ("ops", ",".join(plan.op_names)),
         ("tuned for", f"{shape_words(plan.shape)}, {winner.fingerprint.gpu}"),
-        ("holds for", f"M {span(*plan.m_range)}, KV {span(*plan.kv_range)}"),
+        ("holds for", f"M {_rows(plan)}, KV {span(*plan.kv_range)}"),
         ("span", f"{measured.span_us:.2f} µs ({measured.low_us:.2f}–{measured.high_us:.2f}){mark}"),
         ("speed-up", f"×{1 / winner.ratio:.2f} over the built-in serial plan"),
         ("does", does(plan)),

@@ -69,8 +69,12 @@ def matrix(
     render.folded(f"{workload} on {picked.device.name}{mark}: spans in µs", "bold")
     _print_spans(cells)
     render.line()
-    render.folded("regret of a neighbour's plan: its span over that of the cell's own, minus 1", "bold")
-    _print_regret(cells)
+    if any(cell.borrowed for cell in cells):
+        render.folded("regret of a neighbour's plan: its span over that of the cell's own, minus 1", "bold")
+        _print_regret(cells)
+    for cell in cells:
+        if cell.plan is None:
+            render.note(f"mktune: {shape_words(cell.shape)} has no plan in the store: `mktune tune` it first")
 
 
 def _document(cell: MatrixCell) -> dict[str, Any]:

@@ -162,7 +162,8 @@ def print_attribution(winner: Winner) -> None:
     ]
     render.table([*columns, render.Column("note")], rows)
     if serial and not winner.kept_baseline:
-        render.folded(f"gain over serial {signed(gain)} µs; losses overlap and need not add up to it")
+        paired = "a loss is the median of differences to this plan in the same rounds, measured after its span above"
+        render.folded(f"gain over serial {signed(gain)} µs; losses overlap and need not add up to it; {paired}")
 
 
 def _loss(loss: Loss, gain: float) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from mktune.ops.base import Violation
 from mktune.plan import Plan
 from mktune.validity import check
 
-RELIES = "no direct edge says so, but kernels in between wait, which counts:"
+RELIES = "{} of its orders hold only because a kernel in between waits, which counts; --json lists them"
 
 
 def judge(plan: Plan, device: Device, as_json: bool) -> bool:
@@ -32,9 +32,7 @@ def judge(plan: Plan, device: Device, as_json: bool) -> bool:
     render.folded(f"must not be built for {device.arch}:" if found else f"may be built for {device.arch}")
     _list(found)
     if transitive:
-        render.line()
-        render.folded(RELIES)
-        _list(transitive)
+        render.folded(RELIES.format(len(transitive)))
     return not found
 
 

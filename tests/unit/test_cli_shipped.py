@@ -7,6 +7,7 @@ import json
 import pytest
 from command_line import run
 
+from mktune.gpu_name import normalise_gpu
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.runtime.sources import bundled_winners
 
@@ -46,3 +47,12 @@ def test_a_gpu_is_named_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -
     every = run(capsys, "leaderboard", "--shipped", "--json")[0]
     assert run(capsys, "leaderboard", "--shipped", "--gpu", "h200", "--json")[0] == every
     assert "no plan that ships" in run(capsys, "leaderboard", "--shipped", "--gpu", "H200 NVL", code=5)[1]
+
+
+def test_a_look_up_says_which_rows_it_serves_and_takes_the_name_that_tables_print(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shape = ("glm52_attention_prefix", "--m", "64", "--kv", "8192", "--gpu")
+    out, _ = run(capsys, "lookup", *shape, "NVIDIA H200")
+    assert "M 40, 48, 56, 64 with 8 tokens per request, KV 8–8192" in out
+    assert normalise_gpu("NVIDIA H200 (simulated)") == normalise_gpu("h200")

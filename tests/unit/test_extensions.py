@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +137,17 @@ def test_doctor_lists_packages_and_says_what_is_wrong_with_one(monkeypatch, tmp_
         (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "own packages"]
         assert (done.returncode, check["state"]) == (code, "broken" if code else "ok")
         assert says in check["detail"]
+
+
+def test_doctor_says_what_a_workload_of_ones_own_lacks(monkeypatch, tmp_path: Path) -> None:
+    mine = tmp_path / OWN.name
+    shutil.copytree(OWN, mine)
+    (mine / "workloads" / "broken.py").write_text("import nothing_of_that_name\n")
+    (mine / "search_spaces" / "gemm_rmsnorm.yaml").unlink()
+    monkeypatch.setenv("MKTUNE_PATH", str(mine))
+    command = [sys.executable, "-m", "mktune", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["workload broken"]["state"] == found["workload gemm_rmsnorm"]["state"] == "broken"
+    assert "nothing_of_that_name" in found["workload broken"]["detail"]
+    assert "no search_spaces/gemm_rmsnorm.yaml" in found["workload gemm_rmsnorm"]["detail"]
