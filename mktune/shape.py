@@ -40,6 +40,11 @@ class Shape:
         return self.requests * self.tokens_per_request
 
     @property
+    def name(self) -> str:
+        """What tells two shapes apart, as names of studies have it: "2x8 kv8192"."""
+        return f"{self.requests}x{self.tokens_per_request} kv{self.kv}"
+
+    @property
     def served_m(self) -> tuple[int, int]:
         """The rows that a plan tuned here claims to serve: more than half of its own, and never more than them.
 

@@ -118,16 +118,11 @@ def _around(space: SearchSpace, backend: Backend, plan: str | None, store: str |
 
     try:
         with Store.open(store, write=False) as opened:
-            won = opened.winners(
-                workload=space.workload.name,
-                ops=ops,
-                shape=space.shape,
-                gpu=backend.device.name,
-                simulated=backend.simulated,
-            )
+            gpu, simulated = backend.device.name, backend.simulated
+            served = opened.served_plan(space.workload.name, ops, space.shape, gpu, simulated)
     except NothingFoundError:  # no store yet
-        won = []
-    return won[-1].plan if won else find("branches+pdl", at, store).plan
+        served = None
+    return served or find("branches+pdl", at, store).plan
 
 
 def _part(space: SearchSpace, around: Plan, free: str | None, plans: int) -> tuple[SubSpace, Sequence[Job]]:

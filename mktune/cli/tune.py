@@ -193,8 +193,7 @@ def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int
 
     A made name that is taken gets a number; with --resume the latest of them goes on.
     """
-    shape, backend = space.shape, settings.backend
-    size = f"{shape.requests}x{shape.tokens_per_request} kv{shape.kv}"
+    size, backend = space.shape.name, settings.backend
     if settings.study is not None:
         return settings.study if cells == 1 else f"{settings.study} {size}"
     gpu = f"{backend.device.name}{' (simulated)' if backend.simulated else ''}"

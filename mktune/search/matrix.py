@@ -51,7 +51,8 @@ def matrix(
 ) -> Iterator[MatrixCell]:
     """The cells in the order of `shapes`, each when it is measured. Raises SetupError."""
     names = tuple(workload.subgraph(ops).calls)
-    plans = {shape: _served(store, workload, names, shape, backend) for shape in shapes}
+    gpu, simulated = backend.device.name, backend.simulated
+    plans = {shape: store.served_plan(workload.name, names, shape, gpu, simulated) for shape in shapes}
     with backend.kept():
         for shape in shapes:
             own = plans[shape]
@@ -62,13 +63,6 @@ def matrix(
             space = SearchSpace.load(workload, names, shape, backend.device)
             with backend.open(Problem(workload.name, names, shape)) as bench:
                 yield _measured(bench, space, own, others)
-
-
-def _served(store: Store, workload: Workload, ops: tuple[str, ...], shape: Shape, backend: Backend) -> Plan | None:
-    found = store.winners(
-        workload=workload.name, ops=ops, shape=shape, gpu=backend.device.name, simulated=backend.simulated
-    )
-    return found[-1].plan if found else None
 
 
 def _beside(shape: Shape, shapes: Sequence[Shape]) -> list[Shape]:
@@ -90,13 +84,13 @@ def _measured(bench: Bench, space: SearchSpace, own: Plan, others: Mapping[Shape
         fitted = adapt(plan, space)
         refused[of] = _wrong(bench, space, fitted)
         if fitted is not None and not refused[of]:
-            plans[_name(of)] = fitted
+            plans[of.name] = fitted
     try:
         samples, _ = bench.rounds(plans, ROUNDS)
     except CandidateError as error:
         return MatrixCell(space.shape, own, None, tuple(Borrowed(of, None, str(error)) for of in others))
     borrowed = [
-        Borrowed(of, None, why) if why else Borrowed(of, paired_ratio(samples[_name(of)], samples["own"]))
+        Borrowed(of, None, why) if why else Borrowed(of, paired_ratio(samples[of.name], samples["own"]))
         for of, why in refused.items()
     ]
     return MatrixCell(space.shape, own, median(samples["own"]), tuple(borrowed))
@@ -107,7 +101,3 @@ def _wrong(bench: Bench, space: SearchSpace, plan: Plan | None) -> str:
         return "outside the search space"
     violations = check(plan, space.device)
     return str(violations[0]) if violations else bench.verify(plan)
-
-
-def _name(shape: Shape) -> str:
-    return f"{shape.requests}x{shape.tokens_per_request} kv{shape.kv}"

@@ -86,9 +86,8 @@ class OpStage:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""
         whole, shape, build = self._whole, self._space.shape, benches.fingerprint.kernels
         simulated = " (simulated)" if benches.policy.simulated else ""
-        size = f"{shape.requests}x{shape.tokens_per_request} kv{shape.kv}"
         study = whole.store.study(
-            f"{self._space.workload.name} {call.name} alone {size} {self._device.name}{simulated} {build[:12]}",
+            f"{self._space.workload.name} {call.name} alone {shape.name} {self._device.name}{simulated} {build[:12]}",
             workload=self._space.workload.name,
             ops=(call.name,),
             shape=shape,

@@ -268,6 +268,11 @@ class Store(Closing):
         with self._database.read() as connection:
             return winners.served(connection, Filter(workload, ops, shape, gpu, simulated), history=history)
 
+    def served_plan(self, workload: str, ops: Sequence[str], shape: Shape, gpu: str, simulated: bool) -> Plan | None:
+        """The plan of the winner that was tuned at exactly this shape, the last where there are several."""
+        found = self.winners(workload=workload, ops=ops, shape=shape, gpu=gpu, simulated=simulated)
+        return found[-1].plan if found else None
+
     def leaderboard(
         self,
         *,
