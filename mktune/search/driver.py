@@ -159,7 +159,7 @@ class _Search:
     builtins: dict[str, Plan]
     stored: bool = False
     judged: bool = False
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=lambda: time.perf_counter())
 
     def check_builtins(self, following: Proposal | None) -> None:
         """Once every built-in plan has run: stop where all failed or one is wrong, for nothing could be judged then."""

@@ -87,7 +87,7 @@ def run(command: list[str | Path], home: Path, cwd: str = "/") -> subprocess.Com
     environment |= {"HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home)}
     # NVRTC is a dependency too, but is looked for in the environment's own folder only.
     environment["LD_LIBRARY_PATH"] = str(Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "lib"))
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=600)
 
 
 def test_wheel_holds_shipped_folders(dist: Path, checkout: Path) -> None:

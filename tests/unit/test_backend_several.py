@@ -13,6 +13,7 @@ import pytest
 from fake_bench import H200, PROBLEM, Budget, space_of, study_of
 from fake_device import FakeDevice
 from fake_host import SETTINGS
+from waiting import LIMIT_S
 
 from mktune.backends.cuda import CudaBackend
 from mktune.errors import InputError, SetupError
@@ -82,7 +83,7 @@ class FakeGpu(FakeDevice):
     """One of several, each with its lock."""
 
     def __init__(self, uuid: str) -> None:
-        super().__init__(deadline=0.4)
+        super().__init__(deadline=LIMIT_S)  # none of its candidates hangs
         self.device = replace(H200, uuid=uuid)
 
 

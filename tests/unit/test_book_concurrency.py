@@ -9,6 +9,7 @@ from pathlib import Path
 
 from readers_and_a_writer import CELLS, race
 from test_book import ask, reason, served
+from waiting import LIMIT_S
 
 from mktune.runtime import Hit, Miss, PlanBook
 from mktune.store import Store
@@ -73,7 +74,7 @@ def test_a_fork_of_a_process_whose_threads_look_up_answers_and_refreshes(tmp_pat
     for _ in range(5):
         child = os.fork()
         if child == 0:
-            signal.alarm(60)  # a lock that the fork left held is a failure, not a hang
+            signal.alarm(int(LIMIT_S))  # a lock that the fork left held is a failure, not a hang
             found, missed = ask(book), ask(book, m=24)
             good = isinstance(found, Hit) and isinstance(missed, Miss) and reason(missed) == "shape"
             os._exit(0 if good and ask(book.refresh()) else 1)

@@ -8,6 +8,8 @@ import os
 import pickle
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from mktune import resources
 from mktune.errors import InputError, StoreError
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.location import SCHEMA
-from mktune.runtime import Hit, PlanBook, log, sources
+from mktune.runtime import Hit, PlanBook, log, sources, sqlite_rows
 from mktune.store import Store, write_bundle
 from mktune.trial import SIMULATED, Winner
 
@@ -85,14 +87,23 @@ def test_what_a_writer_has_only_in_its_log_is_seen(path: Path) -> None:
         assert len(PlanBook.open(path)) == 2
 
 
+@contextmanager
+def _waiting_is_seen() -> Iterator[None]:
+    """Whoever waits for a lock inside waits so long that no machine is as slow."""
+    start = time.monotonic()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sqlite_rows, "_LOCK_TIMEOUT_S", 120.0)
+        yield
+    assert time.monotonic() - start < 90.0
+
+
 def test_a_writer_that_holds_the_lock_does_not_delay_a_look_up(path: Path) -> None:
     with Store.open(path):
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         holder.execute("UPDATE mktune_plans SET workload = 'half written'")
-        start = time.monotonic()
-        assert plan_of(ask(PlanBook.open(path))) == make_plan()
-        assert time.monotonic() - start < 1.0
+        with _waiting_is_seen():
+            assert plan_of(ask(PlanBook.open(path))) == make_plan()
         holder.execute("ROLLBACK")
         holder.close()
 
@@ -123,9 +134,8 @@ def _locked(path: Path) -> sqlite3.Connection:
 
 def test_a_store_that_is_locked_whole_still_answers(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holder = _locked(path)
-    start = time.monotonic()
-    assert plan_of(ask(PlanBook.open(path))) == make_plan()
-    assert time.monotonic() - start < 1.0
+    with _waiting_is_seen():
+        assert plan_of(ask(PlanBook.open(path))) == make_plan()
     assert caplog.records == []
     holder.close()
 

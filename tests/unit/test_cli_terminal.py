@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from stored_values import make_plan, make_study, make_trial, make_winner
 from test_cli_watch import Terminal, command
+from waiting import LIMIT_S
 
 from mktune.store import Store
 
@@ -27,7 +28,7 @@ def store(tmp_path: Path) -> str:
 
 def shown(args: list[str], columns: int) -> str:
     terminal = Terminal(command(*args), columns, 50)
-    code = terminal.child.wait(60)
+    code = terminal.child.wait(LIMIT_S)
     while terminal._read(0.2):
         pass
     assert code == 0, terminal.text

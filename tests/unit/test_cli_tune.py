@@ -17,6 +17,7 @@ from command_line import run
 from fake_bench import small_space_file
 from rich.console import Console
 from rich.progress import Progress as Bar
+from waiting import LIMIT_S
 
 from mktune.backends.sim import SimBench
 from mktune.cli.progress import BarObserver
@@ -216,7 +217,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_log_has_no_escape_and_a_line_per_trial(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mktune", *SIM, "--m", "16", "--kv", "8192", "--trials", "20"]
     result = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(tmp_path), timeout=60
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(tmp_path), timeout=LIMIT_S
     )
     assert result.returncode == 0, result.stdout
     assert b"\x1b" not in result.stdout
@@ -237,7 +238,7 @@ def test_interrupted_study_keeps_its_trials_and_goes_on(
     for _ in range(5):
         assert b"trial" in child.stderr.readline()
     child.send_signal(number)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=LIMIT_S)
     assert child.returncode == code
     if code > 0:
         assert f"stopped by {number.name}, no winner stored yet: go on with --resume" in out.decode()
@@ -273,7 +274,7 @@ def test_tunes_that_start_at_once_on_an_empty_store_all_end_well(tmp_path: Path,
         subprocess.Popen([sys.executable, "-m", "mktune", *question], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(5)
     ]
-    errors = [process.communicate(timeout=120)[1].decode() for process in started]
+    errors = [process.communicate(timeout=LIMIT_S)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0] * 5, errors
     with Store.open(place, write=False) as store:
         studies = store.studies()

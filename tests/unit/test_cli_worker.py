@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 from stored_values import H200, make_study
+from waiting import LIMIT_S
 
 from mktune.store import Store
 
@@ -60,8 +61,8 @@ def test_tune_and_worker_at_once_on_a_server(postgres: str) -> None:
     first = subprocess.Popen(tune, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert first.stderr is not None
     assert "trial 1/300" in first.stderr.readline()
-    second = subprocess.run([*mktune, "worker", *shared], capture_output=True, text=True, timeout=240, check=True)
-    out, err = first.communicate(timeout=240)
+    second = subprocess.run([*mktune, "worker", *shared], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    out, err = first.communicate(timeout=LIMIT_S)
     assert first.returncode == 0, err[-2000:]
     worker, (cell,) = json.loads(second.stdout), json.loads(out)["cells"]
     assert worker["measured"] + cell["measured"] == 300

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from examples.decode_loop import WORKLOAD, StepPlans
 from stored_values import H200, make_winner
+from waiting import LIMIT_S
 
 from mktune.graph.builtin import make_plan
 from mktune.jit.fingerprint import kernels_fingerprint
@@ -79,6 +80,6 @@ print(StepPlans(PlanBook.open(), gpu).find(Shape(16, 1, 1024)).shape.m)
     tests = Path(__file__).resolve().parents[1]
     path = [str(tests), *sys.path]
     run = f"import sys; sys.path[:] = {path!r}\n{code}"
-    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout == "16\n", done.stderr
     assert done.stderr.count("\n") == 1  # the warning, which Python prints where nobody configured logging

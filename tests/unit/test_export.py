@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,13 +315,11 @@ def test_strict_json_reads_or_refuses_any_text(text: str) -> None:
         assert str(error).startswith("x:")  # noqa: PT017
 
 
-def test_a_file_without_an_end_is_refused_soon() -> None:
-    start = time.monotonic()
+def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
     with pytest.raises(InputError, match="larger than 256 MiB"):
         read_bundle(Path("/dev/zero"))
     with pytest.raises(InputError, match="is empty"):
         read_bundle(Path("/dev/null"))
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("name", [".", "/"])

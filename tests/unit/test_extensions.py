@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 import mktune
 from mktune import extensions, resources
@@ -116,7 +117,7 @@ def test_a_fresh_process_tells_of_a_file_without_a_workload(monkeypatch, tmp_pat
     monkeypatch.setenv("MKTUNE_PATH", str(package(tmp_path / "own_empty", workloads__empty="", workloads__bad="1 / 0")))
     for name, says in (("empty", "must define WORKLOAD, a Workload called 'empty'"), ("bad", "ZeroDivisionError")):
         command = [sys.executable, "-m", "mktune", "compile", name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert says in done.stderr
         assert "Traceback" not in done.stderr
@@ -125,7 +126,7 @@ def test_a_fresh_process_tells_of_a_file_without_a_workload(monkeypatch, tmp_pat
 def test_what_ships_needs_no_path(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MKTUNE_PATH", str(tmp_path / "absent"))
     code = "from mktune.graph.workload import workload as w; print(w('glm52_attention_prefix').contract)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout == "1\n", done.stderr
 
 
@@ -133,7 +134,7 @@ def test_doctor_lists_packages_and_says_what_is_wrong_with_one(monkeypatch, tmp_
     for path, code, says in ((OWN, 0, "workloads gemm_rmsnorm"), (tmp_path / "absent", 3, "is no Python package")):
         monkeypatch.setenv("MKTUNE_PATH", str(path))
         command = [sys.executable, "-m", "mktune", "doctor", "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "own packages"]
         assert (done.returncode, check["state"]) == (code, "broken" if code else "ok")
         assert says in check["detail"]
@@ -146,7 +147,7 @@ def test_doctor_says_what_a_workload_of_ones_own_lacks(monkeypatch, tmp_path: Pa
     (mine / "search_spaces" / "gemm_rmsnorm.yaml").unlink()
     monkeypatch.setenv("MKTUNE_PATH", str(mine))
     command = [sys.executable, "-m", "mktune", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["workload broken"]["state"] == found["workload gemm_rmsnorm"]["state"] == "broken"
     assert "nothing_of_that_name" in found["workload broken"]["detail"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from fake_bench import (
     POLICY,
     SPILLS,
+    Answer,
     FakeBackend,
     failed,
     ok,
@@ -23,15 +24,15 @@ from fake_bench import (
     spans,
     study_of,
 )
+from waiting import LIMIT_S
 
 from mktune.errors import InputError, MktuneError, NothingFoundError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import Budget, Observer, Progress, tune
+from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import PHASES
 from mktune.search.samplers.base import mixed_seed
-from mktune.search.samplers.random import RandomSampler
-from mktune.space import Choices
 from mktune.store import Store
 from mktune.trial import Outcome, Policy, Status, Trial
 
@@ -40,6 +41,29 @@ from mktune.trial import Outcome, Policy, Status, Trial
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "store.db") as opened:
         yield opened
+
+
+class Clock:
+    """The time of a search, in which nothing takes any but a measurement."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.perf_counter = self.monotonic = lambda: self.now
+
+    def takes(self, seconds: float, answer: Answer = lambda plan: ok(spans(plan))) -> Answer:
+        def later(plan: Plan) -> Outcome:
+            self.now += seconds
+            return answer(plan)
+
+        return later
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("phases", "search.benches", "search.budget", "search.driver"):
+        monkeypatch.setattr(f"mktune.{module}.time", made)
+    return made
 
 
 def builtin_ids() -> set[str]:
@@ -194,9 +218,9 @@ def test_a_wrong_built_in_plan_ends_the_search(store: Store) -> None:
     assert store.winners(history=True) == []
 
 
-def test_a_budget_of_seconds_ends_the_search(store: Store) -> None:
-    result = search(store, FakeBackend(takes_s=0.02), None, seconds=0.3)
-    assert 3 <= len(result.trials) <= 15
+def test_a_budget_of_seconds_ends_the_search(store: Store, clock: Clock) -> None:
+    result = search(store, FakeBackend(clock.takes(20.0)), None, seconds=300.0)
+    assert len(result.trials) == 15
     assert result.winner is not None
 
 
@@ -338,59 +362,73 @@ def test_an_observer_sees_every_trial_and_phase(store: Store) -> None:
     assert observer.seen[-1][1].of == 6
 
 
-def test_the_result_says_where_the_time_went(store: Store) -> None:
-    result = search(store, FakeBackend(takes_s=0.005), 20)
+def test_the_result_says_where_the_time_went(store: Store, clock: Clock) -> None:
+    result = search(store, FakeBackend(clock.takes(0.25)), 20)
     data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert data["trials"] == 20
     assert data["statuses"] == {"ok": 20}
     assert data["winner"]["plan"]["workload"] == "glm52_attention_prefix"
     assert {*PHASES, "total"} == set(data["seconds"])
     assert set(data["within"]) == {"measure", "alone"}
-    assert data["seconds"]["measure"] >= 20 * 0.005
-    assert data["seconds"]["total"] >= data["seconds"]["measure"]
+    assert data["seconds"]["measure"] == 20 * 0.25
+    assert data["seconds"]["promote"] > 0
+    assert data["seconds"]["total"] == data["seconds"]["measure"] + data["seconds"]["promote"]
     spent = dict(result.trials[-1].seconds)
     assert {"ask", "check", "lower", "measure"} == set(spent)
 
 
-def test_the_time_of_a_search_is_told_by_phase_and_by_what_the_bench_did(store: Store) -> None:
+def test_the_time_of_a_search_is_told_by_phase_and_by_what_the_bench_did(store: Store, clock: Clock) -> None:
     inside = (("queue", 0.001), ("build", 0.002), ("verify", 0.003), ("settle", 0.004), ("compile", 0.0005))
 
     def answer(plan: Plan) -> Outcome:
-        time.sleep(0.012)
         return replace(ok(spans(plan)), seconds=(*inside, ("total", 0.0105)))
 
+    backend = FakeBackend(clock.takes(0.012, answer))
     space = space_of()
-    result = tune(space, FakeBackend(answer), store, study_of(store, space, sampler="staged"), Budget(15))
+    result = tune(space, backend, store, study_of(store, space, sampler="staged"), Budget(15))
     data = result.to_dict()
     measured = data["within"]["measure"]
     assert measured == pytest.approx({"queue": 0.015, "build": 0.03, "verify": 0.045, "settle": 0.06})
     seconds, alone = data["seconds"], data["within"]["alone"]
     assert seconds["compile"] == pytest.approx(15 * 0.0005)
-    assert 0.15 < seconds["measure"] < 0.5
-    assert 0.2 < alone["measure"] < seconds["alone"] <= seconds["total"]  # the two ops, before
+    assert seconds["measure"] == pytest.approx(15 * (0.012 - 0.0005))
+    asked_alone = sum(len(part.measured) for part in backend.bench.parts.values())
+    assert asked_alone > 15
+    assert seconds["alone"] == pytest.approx(asked_alone * 0.012)  # the two ops, before
+    assert alone["measure"] == pytest.approx(asked_alone * (0.012 - 0.0005))
     serial = ("wait", "prepare", "compile", "measure", "store", "promote", "alone")  # one after the other
-    assert 0.8 * seconds["total"] < sum(seconds[phase] for phase in serial) <= seconds["total"]
+    assert sum(seconds[phase] for phase in serial) == pytest.approx(seconds["total"])
     assert data["measuring_seconds"] == pytest.approx(
         seconds["measure"] + seconds["promote"] + alone["measure"], abs=1e-5
     )
 
 
 def test_asking_overlaps_measuring(store: Store) -> None:
-    """Half of the time is asking, and yet measuring hardly waits."""
+    """A proposal is only made while something is measured, and that only ends when one has been made."""
+    measuring, made = threading.Event(), threading.Semaphore(0)
+    late: list[str] = []
 
-    class Slow(RandomSampler):
-        def ask(self) -> tuple[Choices, Plan]:
-            time.sleep(0.02)
-            return super().ask()
+    class Overlapping(Proposals):
+        def _next(self) -> Proposal | None:
+            proposal = super()._next()
+            if proposal is not None and not proposal.given and not late:
+                late.extend([] if measuring.wait(LIMIT_S) else ["nothing is measured meanwhile"])
+                made.release()
+            return proposal
 
-    space = space_of()
-    study = study_of(store, space)
+    def answer(plan: Plan) -> Outcome:
+        if len(backend.bench.measured) <= 28 and not late:  # so many are proposed: two are built-in
+            measuring.set()
+            late.extend([] if made.acquire(timeout=LIMIT_S) else ["nothing is proposed meanwhile"])
+            measuring.clear()
+        return ok(spans(plan))
+
+    backend = FakeBackend(answer)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mktune.search.driver.make_sampler", lambda *args: Slow(space, 3))
-        result = tune(space, FakeBackend(takes_s=0.03), store, study, Budget(30))
-    assert result.seconds["ask"] > 28 * 0.02
-    assert result.seconds["measure"] > 30 * 0.03
-    assert result.seconds["wait"] < 0.3 * result.seconds["ask"]
+        patched.setattr("mktune.search.driver.Proposals", Overlapping)
+        result = search(store, backend, 30)
+    assert late == []
+    assert len(result.trials) == 30
 
 
 def test_whole_workload_space_is_searched_too(store: Store) -> None:
@@ -406,9 +444,10 @@ def test_whole_workload_space_is_searched_too(store: Store) -> None:
     assert len(result.trials) == 25
 
 
-def test_counts_are_whole_when_seconds_end_the_search(store: Store) -> None:
+def test_counts_are_whole_when_seconds_end_the_search(store: Store, clock: Clock) -> None:
     """Proposals that are being made when time is up are finished before anything is counted."""
-    result = search(store, FakeBackend(takes_s=0.01), None, seconds=0.2, sampler="tpe", space=space_of(None))
+    backend = FakeBackend(clock.takes(1.0))
+    result = search(store, backend, None, seconds=20.0, sampler="tpe", space=space_of(None))
     study = store.find_study("s")
     assert (study.invalid, study.duplicate) == (result.invalid, result.duplicate)
     assert result.winner is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_bench import FakeBackend, failed, ok, small_space_file, space_of, spans, study_of
 from test_search_driver import is_builtin
+from waiting import LIMIT_S
 
 from mktune.errors import SetupError
 from mktune.plan import Plan
@@ -24,7 +25,7 @@ BUILTINS = 2
 
 def gpus(count: int, *answers: FakeBackend) -> list[FakeBackend]:
     """As many GPUs of one kind, each with a UUID."""
-    made = list(answers) or [FakeBackend(takes_s=0.03) for _ in range(count)]
+    made = list(answers) or [FakeBackend() for _ in range(count)]
     for place, backend in enumerate(made):
         backend.device = replace(backend.device, uuid=f"GPU-{place}")
     return made
@@ -38,9 +39,29 @@ def search_on(
     return tune(space, backends[0], store, study, Budget(trials), others=backends[1:], stop=stop)
 
 
+def measuring_together(count: int, rounds: int) -> list[FakeBackend]:
+    """So many GPUs, each of which ends its first `rounds` trials of the search when all others do."""
+    together, lock = threading.Barrier(count), threading.Lock()
+    begun: Counter[int] = Counter()
+
+    def of(place: int) -> FakeBackend:
+        def answer(plan: Plan) -> Outcome:
+            with lock:
+                searches = len(plan.op) == BUILTINS and not is_builtin(plan)
+                begun[place] += searches
+                waits = searches and begun[place] <= rounds
+            if waits:
+                together.wait(LIMIT_S)
+            return ok(spans(plan))
+
+        return FakeBackend(answer)
+
+    return [of(place) for place in range(count)]
+
+
 @pytest.mark.parametrize("sampler", ["random", "staged", "tpe"])
 def test_every_gpu_measures_and_no_plan_is_measured_twice(tmp_path: Path, sampler: str) -> None:
-    backends = gpus(4)
+    backends = gpus(4, *measuring_together(4, rounds=4))
     with Store.open(tmp_path / "x.db") as store:
         result = search_on(store, backends, 40, sampler=sampler)
         trials = store.trials(store.find_study("s"), lost=True)
@@ -62,7 +83,7 @@ def test_benches_measure_at_the_same_time(tmp_path: Path) -> None:
 
     def answer(plan: Plan) -> Outcome:
         if not is_builtin(plan) and threading.current_thread() is not threading.main_thread():  # which promotes
-            together.wait(30)  # breaks, and fails the trial, unless three are measured at once
+            together.wait(LIMIT_S)  # breaks, and fails the trial, unless three are measured at once
         return ok(spans(plan))
 
     backends = gpus(3, *(FakeBackend(answer) for _ in range(3)))
@@ -112,21 +133,19 @@ def test_a_stopped_search_leaves_what_runs_and_keeps_what_has_ended(tmp_path: Pa
 
     def hang(plan: Plan) -> Outcome:
         if not is_builtin(plan):
-            release.wait(60)
+            release.wait(LIMIT_S)
         return ok(spans(plan))
 
     backends = gpus(3, FakeBackend(hang), FakeBackend(), FakeBackend())
     with Store.open(tmp_path / "x.db") as store:
         study = study_of(store, space_of())
-        begin = time.monotonic()
         watch = _StopsAfter(stop, 8)
         result = tune(
             space_of(), backends[0], store, study, Budget(1000), others=backends[1:], stop=stop, observer=watch
         )
-        assert time.monotonic() - begin < 30
         assert (result.stopped, result.winner) == ("SIGINT", None)
         assert len(result.trials) == len(store.trials(study)) >= 8
-        assert len(store.running(study)) >= 1
+        assert len(store.running(study)) >= 1  # and not because its time was over
     release.set()
     with Store.open(tmp_path / "x.db") as store:
         counts = store.trial_counts(study)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_bench import FakeBackend, failed, ok, search, small_space_file, space_of, spans, study_of
 from test_search_driver import is_builtin
+from waiting import LIMIT_S
 
 from mktune.lowering.graph import lower, lowered_id
 from mktune.plan import Plan
@@ -51,7 +52,7 @@ def at_once(
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    ended = [process.communicate(timeout=120) for process in started]
+    ended = [process.communicate(timeout=LIMIT_S) for process in started]
     assert [process.returncode for process in started] == [0] * processes, [error for _, error in ended]
     return [json.loads(out) for out, _ in ended]
 

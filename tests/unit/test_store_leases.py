@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from stored_values import make_plan, make_study, make_trial
+from waiting import LIMIT_S, until
 
 from mktune.errors import StoreError
 from mktune.plan import Plan
@@ -36,14 +36,6 @@ def begun_elsewhere(store: Store, study: Study, plan: Plan, key: str, *, lease: 
 
 def lost(store: Store, study: Study) -> dict[int, str]:
     return {t.number: t.outcome.reason for t in store.trials(study, lost=True) if t.outcome.status is Status.LOST}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Returns when it holds; the limit is there for what never does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it does not come to hold"
-        time.sleep(0.01)
 
 
 def test_what_an_expired_lease_held_is_begun_again_under_a_new_number(url: str) -> None:
@@ -112,9 +104,9 @@ def test_a_heartbeat_keeps_a_lease_for_as_long_as_the_trial_runs(url: str, monke
         number = store.begin_trial(study, make_plan(), "tpe", key="a")
         for _ in range(2):  # and it is not the first beat alone that renews it
             monkeypatch.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
-            wait_until(lambda: other.running(study)[0].abandoned)
+            until(lambda: other.running(study)[0].abandoned)
             monkeypatch.setattr("mktune.store.leases.LEASE_SECONDS", 3600.0)
-            wait_until(lambda: not other.running(study)[0].abandoned)
+            until(lambda: not other.running(study)[0].abandoned)
         assert other.take_up(study) is None
         store._heartbeat.stop()  # as a process does that is stopped, or cut off
         monkeypatch.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
@@ -189,7 +181,7 @@ def test_a_heartbeat_outlives_a_locked_store(tmp_path: Path, monkeypatch: pytest
         renewed = threading.Event()
         store._heartbeat._beat = once
         store.begin_trial(study, make_plan(), "tpe", key="a")
-        assert renewed.wait(60)
+        assert renewed.wait(LIMIT_S)
         assert failed.is_set()
 
 

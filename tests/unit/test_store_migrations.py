@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from stored_values import make_plan, make_study, make_trial, make_winner
+from waiting import LIMIT_S
 
 from mktune import resources
 from mktune.errors import StoreError
@@ -176,7 +177,7 @@ def open_at_once(place: str, count: int) -> None:
         worker.stdin.write("go\n")
         worker.stdin.flush()
     for worker in workers:
-        out, error = worker.communicate(timeout=60)
+        out, error = worker.communicate(timeout=LIMIT_S)
         assert out == "done\n", error
         assert not re.search("Traceback|Warning", error), error
 

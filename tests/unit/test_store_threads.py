@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 from stored_values import make_plan, make_study, make_trial, make_winner
+from waiting import LIMIT_S, until
 
 from mktune.errors import StoreError
 from mktune.runtime import PlanBook
@@ -14,9 +14,10 @@ from mktune.store import Store
 
 
 def test_threads_share_a_store_until_it_is_closed(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "x.db")
+    store = Store.open(tmp_path / "x.db", timeout_s=LIMIT_S)
     study = make_study(store)
     stored: list[int] = []
+    read_back: list[int] = []
     wrong: list[BaseException] = []
 
     def record() -> None:
@@ -30,6 +31,7 @@ def test_threads_share_a_store_until_it_is_closed(tmp_path: Path) -> None:
             store.put_winner(study, make_winner())
             assert len(store.winners()) == 1
             assert len(PlanBook.open(tmp_path / "x.db")) == 1
+            read_back.append(1)
 
     def run(work: object) -> None:
         try:
@@ -43,10 +45,10 @@ def test_threads_share_a_store_until_it_is_closed(tmp_path: Path) -> None:
     threads = [threading.Thread(target=run, args=(work,)) for work in (record, record, read, read)]
     for thread in threads:
         thread.start()
-    time.sleep(1.0)
+    until(lambda: bool(wrong) or min(len(stored), len(read_back)) > 20)  # they are in the middle of it
     store.close()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
     assert wrong == []
     with Store.open(tmp_path / "x.db") as again:
