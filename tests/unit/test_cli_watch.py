@@ -12,16 +12,20 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 from command_line import run
 from stored_values import make_plan, make_study, make_trial
+from waiting import LIMIT_S, until
 
 from mktune.cli import watch
 from mktune.cli.leaderboard import Wanted
 from mktune.errors import StoreError
+from mktune.search import Stop
 from mktune.store import Store
 
 WORKLOAD = "glm52_attention_prefix"
@@ -33,13 +37,27 @@ def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "mktune", *args]
 
 
-def tune(store: Path, trials: int) -> list[str]:
+def tune(store: Path, trials: int, *more: str) -> list[str]:
     question = ["tune", WORKLOAD, "--ops", "A0,B0", "--m", "16", "--kv", "8192", "--backend", "sim"]
-    return command(*question, "--sampler", "random", "--trials", str(trials), "--store", str(store), "--json")
+    return command(*question, "--sampler", "random", "--trials", str(trials), "--store", str(store), *more)
 
 
 def watching(store: Path) -> list[str]:
     return command("leaderboard", "--watch", "--every", "0.05", "--store", str(store))
+
+
+def read_until(watcher: subprocess.Popen[bytes], pattern: str) -> str:
+    """What it says, up to the first line with `pattern`."""
+    assert watcher.stdout is not None
+    limit = threading.Timer(LIMIT_S, watcher.kill)
+    limit.start()
+    text = ""
+    while not re.search(pattern, text):
+        line = watcher.stdout.readline().decode()
+        assert line, text
+        text += line
+    limit.cancel()
+    return text
 
 
 def test_watchers_follow_a_running_study_and_never_disturb_it(tmp_path: Path) -> None:
@@ -47,14 +65,18 @@ def test_watchers_follow_a_running_study_and_never_disturb_it(tmp_path: Path) ->
     watchers = [subprocess.Popen(watching(place), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     first = [watcher.stdout.readline().decode() for watcher in watchers if watcher.stdout is not None]
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d  nothing is stored yet: there is no store at .*x.db\n", s) for s in first)
-    search = subprocess.run(tune(place, 300), capture_output=True, text=True, timeout=120, check=False)
-    assert search.returncode == 0, search.stderr
-    time.sleep(0.3)
+    seen = ["", ""]
+    for trials, more in ((150, []), (300, ["--resume"])):
+        command_line = tune(place, trials, *more)
+        search = subprocess.run(command_line, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert search.returncode == 0, search.stderr
+        seen = [text + read_until(watcher, f"  {trials} trials") for watcher, text in zip(watchers, seen, strict=True)]
     for watcher in watchers:
         watcher.send_signal(signal.SIGINT)
-    ends = [watcher.communicate(timeout=30) for watcher in watchers]
+    ends = [watcher.communicate(timeout=LIMIT_S) for watcher in watchers]
     assert [watcher.returncode for watcher in watchers] == [130, 130]
-    for out, err in ends:
+    for text, (rest, err) in zip(seen, ends, strict=True):
+        out = text.encode() + rest
         lines = out.decode().splitlines()
         assert b"\x1b" not in out
         assert b"\r" not in out
@@ -85,7 +107,7 @@ class Terminal:
         os.close(other)
         self.end, self.text = own, ""
 
-    def until(self, pattern: str, seconds: float = 30.0) -> str:
+    def until(self, pattern: str, seconds: float = LIMIT_S) -> str:
         """Read until `pattern` has been written."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.text) and time.monotonic() < deadline:
@@ -95,7 +117,7 @@ class Terminal:
 
     def interrupt(self) -> int:
         self.child.send_signal(signal.SIGINT)
-        code = self.child.wait(20)
+        code = self.child.wait(LIMIT_S)
         while self._read(0.2):
             pass
         os.close(self.end)
@@ -169,7 +191,7 @@ def test_watching_changes_nothing(filled: Path) -> None:
     assert watcher.stdout is not None
     assert "30 trials" in watcher.stdout.readline()
     watcher.send_signal(signal.SIGTERM)
-    assert watcher.wait(20) == 143
+    assert watcher.wait(LIMIT_S) == 143
     watcher.communicate()
     assert filled.read_bytes() == before
     assert [path.name for path in filled.parent.iterdir()] == ["x.db"]
@@ -191,13 +213,23 @@ def test_a_signal_in_the_middle_of_a_look_ends_it_after_that_look(
     assert err == ""
 
 
-def test_a_watcher_of_nothing_waits_and_makes_nothing(tmp_path: Path) -> None:
-    watcher = subprocess.Popen(watching(tmp_path / "new" / "x.db"), stdout=subprocess.PIPE, text=True)
-    assert watcher.stdout is not None
-    assert "there is no store at" in watcher.stdout.readline()
-    time.sleep(0.3)
-    watcher.send_signal(signal.SIGINT)
-    assert watcher.communicate(timeout=20)[0] == ""  # said once
+def test_a_watcher_of_nothing_waits_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[float] = []
+
+    def wait(stop: Stop, seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 5:
+            stop.ask()
+
+    monkeypatch.setattr(watch, "_wait", wait)
+    place = str(tmp_path / "new" / "x.db")
+    out, err = run(capsys, "leaderboard", "--watch", "--every", "7", "--store", place, code=130)
+    assert looks == [7.0] * 5
+    assert "there is no store at" in out
+    assert out.count("\n") == 1  # said once
+    assert err == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,12 +238,14 @@ def test_a_closed_pipe_ends_it(filled: Path) -> None:
     with Store.open(filled) as store:
         study = store.find_study("[bold]s[/bold]")
         child = subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for number in range(30, 200):
-            store.add_trial(study, make_trial(number, make_plan(stages=number)))
-            time.sleep(0.05)
-            if child.poll() is not None:
-                break
-    out, err = child.communicate(timeout=20)
+        numbers = count(30)
+
+        def ended() -> bool:
+            store.add_trial(study, make_trial(number := next(numbers), make_plan(stages=number)))  # something to tell
+            return child.poll() is not None
+
+        until(ended)
+    out, err = child.communicate(timeout=LIMIT_S)
     assert out.splitlines()[-1] == "141"
     assert err == ""
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from fake_bench import SHAPE, WORKLOAD
 from fake_host import FATES, SETTINGS, fate, status_of_fate
+from waiting import LIMIT_S
 
 from mktune.graph.builtin import builtin_plans
 from mktune.store import Store
@@ -37,8 +38,9 @@ import json, sys
 sys.path.insert(0, {tests!r})
 from fake_bench import *
 from fake_device import FakeDevice
+from fake_host import fate
 space = space_of()
-device = FakeDevice({deadline})
+device = FakeDevice({deadline}, hangs=lambda plan: fate(plan, {salt!r}) == "hang")
 with Store.open({store!r}) as store:
     study = store.study(
         "s", workload=WORKLOAD.name, ops=("A0", "B0"), shape=SHAPE, device=device.device, backend="cuda",
@@ -64,16 +66,17 @@ def after_lingering(begun: list[list[Any]]) -> set[str]:
 
 def test_every_candidate_ends_as_what_it_is_and_none_is_measured_in_a_poisoned_process(tmp_path: Path) -> None:
     salt, log, store = salt_for_builtins(), tmp_path / "log", tmp_path / "x.db"
+    tests = str(Path(__file__).parent)
     settings = json.dumps({"salt": salt, "log": str(log)})
     environment = os.environ | {SETTINGS: settings, "TMPDIR": str(tmp_path)}
     begin = time.monotonic()
     codes = [
-        _SEARCH.format(tests=str(Path(__file__).parent), store=str(store), trials=TRIALS, deadline=DEADLINE, seed=seed)
+        _SEARCH.format(tests=tests, store=str(store), trials=TRIALS, deadline=DEADLINE, salt=salt, seed=seed)
         for seed in range(PROCESSES)
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = [subprocess.Popen([sys.executable, "-c", c], text=True, env=environment, **pipes) for c in codes]
-    ended = [process.communicate(timeout=240) for process in started]
+    ended = [process.communicate(timeout=5 * LIMIT_S) for process in started]
     wall = time.monotonic() - begin
     assert [process.returncode for process in started] == [0] * PROCESSES, [error[-2000:] for _, error in ended]
 
@@ -103,9 +106,9 @@ def test_every_candidate_ends_as_what_it_is_and_none_is_measured_in_a_poisoned_p
     print(f"{wall:.1f} s for {TRIALS} trials in {PROCESSES} searches: {dict(shares)}; hangs {sum(hung):.0f} s together")
     print(*said, sep="\n")
     for name, (_, share) in FATES.items():
-        assert 0.5 * share <= 100 * shares[name] / TRIALS <= 1.6 * share, name
+        assert 0.25 * share <= 100 * shares[name] / TRIALS <= 2.5 * share, name  # chance decides which plans come
     assert min(hung) >= DEADLINE  # and the time of no other trial was cut short: each has its right status
-    assert sorted(hung)[len(hung) // 2] < DEADLINE + 1.0
+    assert max(hung) < LIMIT_S  # what others may take
     for each in said:
         explained = sum(each["seconds"][phase] for phase in SERIAL)
         assert explained > 0.8 * each["seconds"]["total"]

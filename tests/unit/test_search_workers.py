@@ -10,25 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from fake_bench import space_of
+from waiting import FOREVER_S, LIMIT_S
 
 from mktune.lowering.graph import lower, lowered_id
 from mktune.store import Store
 from mktune.trial import BUILTIN, Status
 
 TRIALS = 60
-LEASE = 2.0
+TOGETHER = 10
+"""Trials that every process has measured before any measures more."""
 
 _PROCESS = """
-import json, sys, time
+import json, os, sys, time
 sys.path.insert(0, {tests!r})
 from fake_bench import *
-from mktune.errors import InputError
-from mktune.search import work
+from mktune.search import loop, work
 from mktune.search.samplers.random import RandomSampler
 from mktune.store import leases, owner
 from test_search_driver import is_builtin
+from waiting import until
 
-leases.LEASE_SECONDS, leases.BEAT_SECONDS = {lease}, {lease} / 8
+leases.LEASE_SECONDS = leases.BEAT_SECONDS = {forever}  # no lease ends of itself
+loop.LOOK_SECONDS = 0.0
 owner._host = lambda: {host!r}
 told = []
 RandomSampler.tell = lambda self, choices, span: told.append(span)
@@ -36,11 +39,15 @@ RandomSampler.tell = lambda self, choices, span: told.append(span)
 def answer(plan):
     seen = [each for each in backend.bench.measured if not is_builtin(each)]
     if {hangs} and len(seen) == 3:
+        Path({folder!r}, {host!r}).touch()
         print(json.dumps({{"plan": plan.plan_id}}), flush=True)
-        time.sleep(600)
+        time.sleep({forever})
+    if len(backend.bench.measured) == {together}:
+        Path({folder!r}, {host!r}).touch()
+        until(lambda: len(os.listdir({folder!r})) == 4)
     return ok(spans(plan))
 
-backend = FakeBackend(answer, takes_s=0.1)
+backend = FakeBackend(answer)
 space = space_of()
 with Store.open({url!r}) as store:
     study = study_of(store, space, seed=7) if {starts} else store.join("s", device=H200, build="")
@@ -58,10 +65,11 @@ print(json.dumps({{
 """
 
 
-def process(url: str, host: str, *, starts: bool = False, hangs: bool = False) -> subprocess.Popen[str]:
-    """A search on a host of its own: of `tune`, or of a worker beside it."""
+def process(url: str, folder: Path, host: str, *, starts: bool = False, hangs: bool = False) -> subprocess.Popen[str]:
+    """A search on a host of its own: of `tune`, or of a worker beside it. They meet in `folder`."""
     tests = str(Path(__file__).parent)
-    code = _PROCESS.format(tests=tests, lease=LEASE, host=host, hangs=hangs, url=url, starts=starts, trials=TRIALS)
+    filled = {"tests": tests, "forever": FOREVER_S, "together": TOGETHER, "folder": str(folder), "trials": TRIALS}
+    code = _PROCESS.format(**filled, host=host, hangs=hangs, url=url, starts=starts)
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
@@ -74,15 +82,24 @@ def process(url: str, host: str, *, starts: bool = False, hangs: bool = False) -
 def line(of: subprocess.Popen[str]) -> str:
     assert of.stdout is not None
     found = of.stdout.readline()
-    assert found, of.communicate(timeout=60)[1][-2000:]
+    assert found, of.communicate(timeout=LIMIT_S)[1][-2000:]
     return found
 
 
-def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial(postgres: str) -> None:
-    started = process(postgres, "host 0", starts=True)
+def end_lease(url: str, host: str) -> None:
+    """The time of the trial that `host` runs is over."""
+    import psycopg
+
+    statement = "UPDATE mktune_trials SET lease = 0 WHERE status IS NULL AND owner LIKE %s"
+    with psycopg.connect(url, autocommit=True) as connection:
+        assert connection.execute(statement, [f'["{host}"%']).rowcount == 1
+
+
+def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial(postgres: str, tmp_path: Path) -> None:
+    started = process(postgres, tmp_path, "host 0", starts=True)
     assert line(started) == "ready\n"
-    victim = process(postgres, "host 1", hangs=True)
-    others = [process(postgres, f"host {place}") for place in (2, 3)]
+    victim = process(postgres, tmp_path, "host 1", hangs=True)
+    others = [process(postgres, tmp_path, f"host {place}") for place in (2, 3)]
     assert [line(each) for each in (victim, *others)] == ["ready\n"] * 3
     for each in (started, victim, *others):
         assert each.stdin is not None
@@ -90,8 +107,9 @@ def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial
         each.stdin.flush()
     taken_along = json.loads(line(victim))["plan"]
     victim.kill()
-    victim.wait(60)
-    ended = [each.communicate(timeout=240) for each in (started, *others)]
+    victim.wait(LIMIT_S)
+    end_lease(postgres, "host 1")
+    ended = [each.communicate(timeout=LIMIT_S) for each in (started, *others)]
     assert [each.returncode for each in (started, *others)] == [0, 0, 0], [error[-2000:] for _, error in ended]
     said = [json.loads(out.splitlines()[-1]) for out, _ in ended]
 
@@ -112,7 +130,7 @@ def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial
     assert lost[0].outcome.reason.endswith(f"begun again as trial {again.number}")
     assert sum(taken_along in each["measured"] for each in said) == 1
 
-    assert all(each["own"] > 5 for each in said)  # they did share it out
+    assert all(each["own"] >= TOGETHER for each in said)  # they did share it out
     assert all(each["known"] == TRIALS for each in said)
     assert all(each["told"] > each["own"] + 10 for each in said)  # each sampler is told what the others measured
     assert [each["promoted"] for each in said] == [1, 0, 0]  # only the one that began the study promotes
