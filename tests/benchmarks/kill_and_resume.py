@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from fake_bench import FakeBackend, space_of, study_of
 from fake_device import FakeDevice
 from fake_host import SETTINGS
+from waiting import LIMIT_S
 
 from mktune.search import Budget, Observer, Progress, Stop, tune
 from mktune.search.result import span_of
@@ -35,8 +36,10 @@ from mktune.store import Store
 from mktune.trial import Trial
 
 KILLS_OF_A_STUDY = 25
-LONGEST = 0.5
-"""Seconds from the start of a process to its kill, at most."""
+REPORTS = 40
+"""Lines that a process has reported when its kill is due, at most: a slow machine is killed at the same places."""
+LONGEST = 0.02
+"""Seconds from then to its kill, at most."""
 
 
 @dataclass
@@ -80,7 +83,7 @@ def search(path: Path, name: str, more: int, with_worker: bool, pipe: int) -> No
     with Store.open(path) as store, Stop() as stop:
         study = study_of(store, space_of(), name=name, resume=True, start=True)
         report.say("phase", "resuming")
-        backend = FakeDevice() if with_worker else FakeBackend(takes_s=0.002)
+        backend = FakeDevice(LIMIT_S) if with_worker else FakeBackend(takes_s=0.002)
         budget = Budget(len(store.trials(study)) + more)
         result = tune(space_of(), backend, store, study, budget, observer=report, stop=stop)
         report.say("phase", "closing")
@@ -104,20 +107,29 @@ def forked(path: Path, name: str, more: int, with_worker: bool) -> tuple[int, in
     return child, ours
 
 
-def lines_of(pipe: int) -> list[list[object]]:
-    """What was reported; a line that the kill has cut does not count."""
+def read_until(pipe: int, reports: int) -> bytes:
+    """What it has reported as soon as there are so many lines, or its end."""
+    told = b""
+    while told.count(b"\n") < reports and (more := os.read(pipe, 1 << 16)):
+        told += more
+    return told
+
+
+def lines_of(pipe: int, told: bytes = b"") -> list[list[object]]:
+    """What was reported, after what is read already; a line that the kill has cut does not count."""
     with os.fdopen(pipe, "rb") as file:
-        whole = file.read().rpartition(b"\n")[0]
+        whole = (told + file.read()).rpartition(b"\n")[0]
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def one_round(path: Path, name: str, draw: random.Random, seen: Seen, reported: dict[int, list[object]]) -> None:
     with_worker = draw.random() < 0.2
     child, pipe = forked(path, name, draw.choice((5, 20, 1000)), with_worker)
-    time.sleep(draw.uniform(0.0, LONGEST * (4 if with_worker else 1)))
+    told = read_until(pipe, draw.randrange(REPORTS))
+    time.sleep(draw.uniform(0.0, LONGEST))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    lines = lines_of(pipe)
+    lines = lines_of(pipe, told)
     seen.ended_before += not os.WIFSIGNALED(status)
     seen.kills += os.WIFSIGNALED(status)
     phases = [str(line[1]) for line in lines if line[0] == "phase"]
@@ -178,7 +190,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> Seen:
 
 def workers_left() -> int:
     """Worker processes that outlived the search that began them, after a moment."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while (left := _workers()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import postgres_server as server
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mktune.errors import SetupError
+
+# No example of a property is late: how long one takes, or is drawn, says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture

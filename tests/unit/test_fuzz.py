@@ -78,21 +78,21 @@ _json = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(_json)
 def test_no_data_is_a_plan_by_accident(data: object) -> None:
     with pytest.raises(PlanError):
         Plan.from_dict(data)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=200) | st.text(max_size=200))
 def test_no_text_is_a_bundle_by_accident(text: str | bytes) -> None:
     with pytest.raises(InputError):
         parse_each(text, "x")
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.text(max_size=12), max_size=5))
 def test_no_words_are_an_internal_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stored_values import make_plan
 
@@ -53,7 +53,6 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(deadline=None)
 @given(plans())
 def test_a_canonical_plan_survives_json(plan: Plan) -> None:
     once = plan.canonical()
@@ -63,7 +62,6 @@ def test_a_canonical_plan_survives_json(plan: Plan) -> None:
     assert hash(again) == hash(once)
 
 
-@settings(deadline=None)
 @given(plans())
 def test_canonical_is_idempotent_and_ignores_the_order_of_pairs(plan: Plan) -> None:
     once = plan.canonical()
@@ -72,7 +70,6 @@ def test_canonical_is_idempotent_and_ignores_the_order_of_pairs(plan: Plan) -> N
     assert shuffled.canonical() == once
 
 
-@settings(deadline=None)
 @given(plans(), st.permutations([0, 1, 2, 3]))
 def test_renaming_streams_gives_the_same_plan(plan: Plan, names: list[int]) -> None:
     renamed = tuple((name, replace(kernel, stream=names[kernel.stream])) for name, kernel in plan.kernels)
@@ -225,7 +222,6 @@ _json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_value_in_any_place_is_a_plan_or_a_plan_error(data: st.DataObject) -> None:
     document = copy.deepcopy(make_plan().to_dict())

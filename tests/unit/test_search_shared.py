@@ -52,7 +52,7 @@ def at_once(
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    ended = [process.communicate(timeout=LIMIT_S) for process in started]
+    ended = [process.communicate(timeout=2 * LIMIT_S) for process in started]
     assert [process.returncode for process in started] == [0] * processes, [error for _, error in ended]
     return [json.loads(out) for out, _ in ended]
 

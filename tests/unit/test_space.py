@@ -32,7 +32,7 @@ def at_random(space: SearchSpace, seed: int) -> tuple[Choices, Plan]:
 
 
 @given(seed=st.integers(0, 2**32), shape=st.sampled_from(SHAPES), ops=st.sampled_from(SUBSETS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_plans_and_choices_are_two_forms_of_one_thing(seed: int, shape: Shape, ops: tuple[str, ...] | None) -> None:
     space = space_of(ops, shape=shape)
     choices, plan = at_random(space, seed)
@@ -44,7 +44,7 @@ def test_plans_and_choices_are_two_forms_of_one_thing(seed: int, shape: Shape, o
 
 
 @given(seed=st.integers(0, 2**32), shape=st.sampled_from(SHAPES), gpu=st.sampled_from(["h200", "b300"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_proposal_is_wasted(seed: int, shape: Shape, gpu: str) -> None:
     """On a config that does not exist, divide the problem or fit; or on a read before the wait that comes too early."""
     device = known_gpu(gpu)
