@@ -101,7 +101,7 @@ def test_wrong_usage_exits_2_with_one_line(args: list[str], capsys: pytest.Captu
 
 SLEEPER = textwrap.dedent(
     """
-    import sys, time
+    import contextlib, sys, time
     from mktune.cli import boundary, doctor
     def action(args):
         try:
@@ -109,7 +109,10 @@ SLEEPER = textwrap.dedent(
             time.sleep({forever})
         finally:
             print("cleaning up", flush=True)
-            time.sleep({cleanup})
+            end = time.monotonic() + {cleanup}
+            while time.monotonic() < end:  # whatever interrupts it
+                with contextlib.suppress(KeyboardInterrupt):
+                    time.sleep(0.1)
         return 0
     boundary._invoke = action
     sys.exit(boundary.run(["x"]))
@@ -142,7 +145,10 @@ def test_second_interrupt_does_not_wait_for_the_clean_up() -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "cleaning up\n"
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=LIMIT_S)
+    try:
+        child.communicate(timeout=LIMIT_S)
+    finally:
+        child.kill()
     assert child.returncode == 130
 
 

@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_bench import space_of
 from waiting import FOREVER_S, LIMIT_S
 
@@ -65,8 +68,24 @@ print(json.dumps({{
 """
 
 
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(postgres: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a search on a host of its own; none outlives the test."""
+    with ExitStack() as ending:
+
+        def started(host: str, **how: bool) -> subprocess.Popen[str]:
+            child = process(postgres, tmp_path, host, **how)
+            ending.callback(child.kill)
+            return child
+
+        yield started
+
+
 def process(url: str, folder: Path, host: str, *, starts: bool = False, hangs: bool = False) -> subprocess.Popen[str]:
-    """A search on a host of its own: of `tune`, or of a worker beside it. They meet in `folder`."""
+    """A search: of `tune`, or of a worker beside it. All meet in `folder`."""
     tests = str(Path(__file__).parent)
     filled = {"tests": tests, "forever": FOREVER_S, "together": TOGETHER, "folder": str(folder), "trials": TRIALS}
     code = _PROCESS.format(**filled, host=host, hangs=hangs, url=url, starts=starts)
@@ -95,11 +114,11 @@ def end_lease(url: str, host: str) -> None:
         assert connection.execute(statement, [f'["{host}"%']).rowcount == 1
 
 
-def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial(postgres: str, tmp_path: Path) -> None:
-    started = process(postgres, tmp_path, "host 0", starts=True)
+def test_four_hosts_share_a_study_and_lose_nothing_when_one_is_killed_in_a_trial(postgres: str, start: Start) -> None:
+    started = start("host 0", starts=True)
     assert line(started) == "ready\n"
-    victim = process(postgres, tmp_path, "host 1", hangs=True)
-    others = [process(postgres, tmp_path, f"host {place}") for place in (2, 3)]
+    victim = start("host 1", hangs=True)
+    others = [start(f"host {place}") for place in (2, 3)]
     assert [line(each) for each in (victim, *others)] == ["ready\n"] * 3
     for each in (started, victim, *others):
         assert each.stdin is not None
