@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import FOREVER_S, LIMIT_S, until
+from waiting import LIMIT_S, until
 
 from mktune.errors import CandidateError, InputError, MktuneError, SetupError
 from mktune.measure.worker import Worker, status_of
@@ -33,7 +33,7 @@ class FakeHost:
         self._handled += 1
         do = request["do"]
         if do == "hang":
-            time.sleep(FOREVER_S)
+            time.sleep(2 * LIMIT_S)
         if do == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         if do == "leave":
@@ -169,7 +169,7 @@ def test_a_process_that_a_kill_does_not_end_stops_the_search(worker, monkeypatch
 
 class SlowHost(FakeHost):
     def __init__(self):
-        time.sleep(FOREVER_S)
+        time.sleep(2 * LIMIT_S)
 
 
 def test_a_spare_process_takes_over_with_what_it_has_imported():
