@@ -15,6 +15,9 @@ from pathlib import Path
 REQUIRE = "MKTUNE_TEST_POSTGRES"
 """Environment variable: "required" makes a test that needs the server fail where there is none, instead of skipping."""
 
+LIMIT_S = "600"
+"""How long the server may take to start or to end, on a busy machine."""
+
 
 class NoServerError(Exception):
     """Why no server can be started here, in one line."""
@@ -49,7 +52,7 @@ def running() -> Iterator[str]:
     try:
         _start(bin_, folder, port)
         yield f"postgresql://postgres@127.0.0.1:{port}"
-        _as_user(bin_ / "pg_ctl", "-D", folder / "d", "-m", "immediate", "stop")
+        _as_user(bin_ / "pg_ctl", "-D", folder / "d", "-m", "immediate", "-t", LIMIT_S, "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -60,7 +63,7 @@ def _start(bin_: Path, folder: Path, port: int) -> None:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres")
         _as_user(bin_ / "initdb", "-D", folder / "d", "-A", "trust", "-U", "postgres", "--no-sync")
-        _as_user(bin_ / "pg_ctl", "-D", folder / "d", "-o", options, "-l", folder / "log", "-w", "start")
+        _as_user(bin_ / "pg_ctl", "-D", folder / "d", "-o", options, "-l", folder / "log", "-w", "-t", LIMIT_S, "start")
     except (subprocess.CalledProcessError, LookupError, OSError) as error:
         raise NoServerError(f"PostgreSQL does not start here: {error}") from None
 

@@ -62,7 +62,7 @@ def write(path: Path, number: int, readers: int = 0) -> None:
     """
     build = kernels_fingerprint(WORKLOAD, ("A0", "B0"))
     rounds = -(-number // len(CELLS))
-    with Store.open(path, timeout_s=60.0) as store:
+    with Store.open(path, timeout_s=LIMIT_S) as store:
         for count in range(number):
             if count == number // 2:
                 until(lambda: len(list(path.parent.glob("seen-*"))) >= readers)

@@ -39,9 +39,10 @@ sys.path.insert(0, {tests!r})
 from fake_bench import *
 from fake_device import FakeDevice
 from fake_host import fate
+from waiting import LIMIT_S
 space = space_of()
 device = FakeDevice({deadline}, hangs=lambda plan: fate(plan, {salt!r}) == "hang")
-with Store.open({store!r}) as store:
+with Store.open({store!r}, timeout_s=LIMIT_S) as store:
     study = store.study(
         "s", workload=WORKLOAD.name, ops=("A0", "B0"), shape=SHAPE, device=device.device, backend="cuda",
         sampler="random", seed={seed}, contract=WORKLOAD.contract, resume=True, start=True,

@@ -23,10 +23,11 @@ _PROCESS = """
 import json, sys
 sys.path.insert(0, {tests!r})
 from fake_bench import *
+from waiting import LIMIT_S
 space = space_of(path={space!r} and Path({space!r}))
 sys.stdin.readline()
 backend = FakeBackend(takes_s={takes})
-with Store.open({store!r}) as store:
+with Store.open({store!r}, timeout_s=LIMIT_S) as store:
     study = store.study(
         "s", workload=WORKLOAD.name, ops=("A0", "B0"), shape=SHAPE, device=H200, backend="fake", sampler={sampler!r},
         seed=7, contract=WORKLOAD.contract, resume=True, start=True,

@@ -148,7 +148,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from stored_values import *
 sys.stdin.readline()
-with Store.open({path!r}) as store:
+with Store.open({path!r}, timeout_s=240.0) as store:
     study = make_study(store, {name!r})
     for number in range(5):
         assert store.begin_trial(study, make_plan(stages=number), "tpe") == number
