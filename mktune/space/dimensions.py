@@ -63,12 +63,12 @@ class Dimension(ABC):
 class OpFields(Dimension):
     """Fields of one op's config (and `impl`).
 
-    accepts  whether the op takes a whole config; None for a group that others follow, whose fields are not known yet
+    accepts  whether the op takes a config with these fields, whatever the groups that follow are
     """
 
     op: str
     group: Group
-    accepts: Callable[[str, Mapping[str, Scalar]], bool] | None = None
+    accepts: Callable[[str, Mapping[str, Scalar]], bool]
     _asked: dict[tuple[Scalar, ...], Question] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -84,12 +84,9 @@ class OpFields(Dimension):
 
     def _offer(self, facts: Mapping[str, Scalar], before: Mapping[str, Scalar]) -> Question:
         options = self.group.options({**facts, **before})
-        if self.accepts is not None:
-            whole = {
-                label: option for label, option in options.items() if self.accepts(self.op, {**before, **dict(option)})
-            }
-            options = whole or options  # where nothing is right, the check says what is wrong
-        return named(self.name, options, self.group.options(facts))
+        taken = {name: values for name, values in options.items() if self.accepts(self.op, {**before, **dict(values)})}
+        # Where nothing is right, the check says what is wrong.
+        return named(self.name, taken or options, self.group.options(facts))
 
     def apply(self, draft: Draft, option: Any) -> None:
         draft.configs.setdefault(self.op, {}).update(option)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +207,9 @@ class SearchSpace:
 
     def _of_ops(self, file: SpaceFile) -> Iterator[OpFields]:
         for op in self.graph.calls:
-            *groups, last = (self._existing(op, group) for group in file.ops[op])
-            yield from (OpFields(op, group) for group in groups)
-            yield OpFields(op, last, self._accepts)
+            groups = [self._existing(op, group) for group in file.ops[op]]
+            for place, group in enumerate(groups):
+                yield OpFields(op, group, partial(self._accepts, groups[place + 1 :]))
 
     def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
         calls, arch = self.graph.calls, self.device.arch
@@ -241,8 +241,11 @@ class SearchSpace:
                     rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, tuple(known)),)))
         return Group(group.name, group.fields, tuple(rules))
 
-    def _accepts(self, name: str, fields: Mapping[str, Scalar]) -> bool:
-        """The op finds nothing wrong with this config at the shape, on the device."""
+    def _accepts(self, later: Sequence[Group], name: str, fields: Mapping[str, Scalar]) -> bool:
+        """The op finds nothing wrong with this config at the shape, on the device, once `later` are chosen well."""
+        if later:
+            options = later[0].options({**self._facts, **fields}).values()
+            return any(self._accepts(later[1:], name, {**fields, **dict(option)}) for option in options)
         return not self.graph.calls[name].op.config_violations(op_plan(fields), self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:

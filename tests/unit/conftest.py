@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from mktune.errors import SetupError
 
-# No example of a property is late: how long one takes, or is drawn, says how busy the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No example of a property is late: how long one takes, or is drawn, says how busy the machine is. Examples are the same
+# in every run, so that a change fails for what it does; tests/benchmarks/fuzz.py draws others.
+settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 

@@ -18,7 +18,7 @@ from mktune.graph.builtin import builtin_plans
 from mktune.lowering.graph import lower
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.space import Choices, Question, SearchSpace
+from mktune.space import Choices, Question, SearchSpace, question_stem
 from mktune.space.groups import Condition, Group, Rule
 from mktune.validity import check
 
@@ -52,6 +52,20 @@ def test_no_proposal_is_wasted(seed: int, shape: Shape, gpu: str) -> None:
     _, plan = at_random(space, seed)
     lower(plan, space.graph, shape)
     assert check(plan, device) == []
+
+
+def test_a_tile_that_no_ring_and_finisher_complete_is_not_offered() -> None:
+    shape = Shape.from_m(256, 131072)
+    offered: dict[str, set[str]] = {}
+
+    def pick(question: Question) -> str:
+        offered[question_stem(question.name)] = set(question.options)
+        return next(iter(question.options))
+
+    SearchSpace.load(WORKLOAD, None, shape, H200).walk(pick)
+    largest = {f"impl=wgmma block_m=128 block_n=128 warps={warps}" for warps in (4, 8)}
+    assert offered["D1.tile"] >= largest
+    assert offered["D1.tile"] - offered["B1.tile"] == largest  # its keys need registers that this tile leaves none of
 
 
 def test_random_plans_of_the_whole_prefix_are_valid() -> None:
