@@ -23,11 +23,12 @@ class Workload:
 
     name          also the stem of its file and of its search space
     contract      version of everything that defines a right answer; part of every plan's key
-    scale_format  how quantisation scales are represented; part of every plan's key
+    scale_format  how quantisation scales are represented (`mktune.ops.scale_formats`); part of every plan's key
     graph         ops and tensors
     branches      ops by stream in the built-in `branches` plans: each op once, in issue order within its branch
     title         one line for people
     growth        every op, in the order in which the workload is built up; empty: call order
+    others        the same workload under other scale formats, for which the file's own is asked: `under`
     """
 
     name: str
@@ -37,6 +38,33 @@ class Workload:
     branches: tuple[tuple[str, ...], ...]
     title: str
     growth: tuple[str, ...] = ()
+    others: tuple[Workload, ...] = ()
+
+    @property
+    def scale_formats(self) -> tuple[str, ...]:
+        """Every scale format that it has; the first is what is meant where none is named."""
+        return (self.scale_format, *(other.scale_format for other in self.others))
+
+    def under(self, scale_format: str | None) -> Workload:
+        """It under that scale format; None: under its own. Raises InputError with those that it has."""
+        for found in (self, *self.others):
+            if scale_format in (None, found.scale_format):
+                return found
+        raise InputError(f"{self.name} has no scale format {scale_format!r}; it has {', '.join(self.scale_formats)}")
+
+    def require_implementations(self, ops: Sequence[str] | None, arch: str) -> None:
+        """Raises InputError, with what there is, where no implementation of one of `ops` (None: all) computes this
+        scale format on `arch`, or where they are not connected."""
+        calls = self.subgraph(ops).calls
+        lacking = {name: call.op for name, call in calls.items() if not call.op.implementations(arch)}
+        if lacking:
+            there = {
+                f"{impl} ({', '.join(op.scale_formats(impl, arch))})": None
+                for op in lacking.values()
+                for impl in op.choices(arch)
+            }
+            what = f"{', '.join(lacking)} computes scale_format {self.scale_format} on {arch}"
+            raise InputError(f"no implementation of {what}: there are {', '.join(there)}")
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -72,8 +100,16 @@ def workload_names() -> tuple[str, ...]:
 
 
 @cache
-def workload(name: str) -> Workload:
-    """The workload of that name. Raises InputError with the known names, or with what is wrong with its file."""
+def workload(name: str, scale_format: str | None = None) -> Workload:
+    """The workload of that name, under a scale format of it (None: its own).
+
+    Raises InputError with the known names or formats, or with what is wrong with its file.
+    """
+    return _of_file(name).under(scale_format)
+
+
+@cache
+def _of_file(name: str) -> Workload:
     if name in _shipped():
         module = importlib.import_module(f"mktune.graph.workloads.{name}")
     elif own := extensions.module("workloads", name):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.graph.tensors import Port
-from mktune.ops import compare
+from mktune.ops import compare, compare_packed
 from mktune.ops.base import KernelWork, Op, Tensors, Violation, Workspace
 from mktune.ops.checks import field_violations, reads, trigger_class, writes
 from mktune.ops.dimensions import ACTIVATION_AMAX, GROUP, HIDDEN, RMS_EPS
 from mktune.ops.numerics import quantise, rms_norm, store_scales, to_bf16
+from mktune.ops.scale_formats import row_words
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, DIRECT
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -38,6 +39,7 @@ class AddRmsnormQuant(Op):
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
         "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),
     }
+    ue8m0_ports: ClassVar[dict[str, Port]] = {"h_s": row_words(HIDDEN)}
 
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("mktune", {"threads": 384})
@@ -78,16 +80,16 @@ class AddRmsnormQuant(Op):
         """The norm goes on from the fp32 sum, not from its bf16 rounding."""
         total = inputs["x"].float() + inputs["residual"].float()
         h = to_bf16(rms_norm(total, inputs["norm_w"], RMS_EPS))
-        codes, scales = quantise(h, ACTIVATION_AMAX)
-        return {"residual_out": to_bf16(total), "h": h, "h_q": codes, "h_s": store_scales(scales)}
+        codes, scales = quantise(h, ACTIVATION_AMAX, self.scale_format)
+        stored = store_scales(scales, self.scale_format)
+        return {"residual_out": to_bf16(total), "h": h, "h_q": codes, "h_s": stored}
 
     def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:
         expected = self.reference(inputs, shape)
         found = []
         for port in ("residual_out", "h"):
             found += compare.bf16_rows(port, outputs[port], expected[port], BF16_ULPS, BF16_RMS)
-        found += compare.codes("h_q", outputs["h_q"], expected["h_q"], DIRECT)
-        return found + compare.scales("h_s", outputs["h_s"], expected["h_s"], DIRECT)
+        return found + compare_packed.quantised("h_q", "h_s", outputs, expected, DIRECT)
 
 
 @cache

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.graph.tensors import Port
+from mktune.ops.scale_formats import FP32, UE8M0
 from mktune.plan import GDC, TRIGGERS, ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -69,10 +70,12 @@ class KernelWork:
 class Op(ABC):
     """One op of a workload. Subclasses are stateless; torch is imported only inside `reference` and `compare`.
 
-    title    what the op is called in a graph: "qkv_a"
-    inputs   ports read, in call order; `outputs` ports written
-    weights  the inputs that are bound weights: constant while the graph runs
-    ports    dtype and dimensions of every port; a port that is input and output is updated in place
+    title         what the op is called in a graph: "qkv_a"
+    inputs        ports read, in call order; `outputs` ports written
+    weights       the inputs that are bound weights: constant while the graph runs
+    ports         dtype and dimensions of every port; a port that is input and output is updated in place
+    ue8m0_ports   what ports with scales are under the scale format ue8m0 (see `mktune.ops.scale_formats`)
+    scale_format  how scales are represented, as the workload says
     """
 
     title: ClassVar[str]
@@ -80,6 +83,23 @@ class Op(ABC):
     outputs: ClassVar[tuple[str, ...]]
     weights: ClassVar[tuple[str, ...]] = ()
     ports: ClassVar[Mapping[str, Port]]
+    ue8m0_ports: ClassVar[Mapping[str, Port]] = {}
+    scale_format: str = FP32
+
+    def __init__(self, scale_format: str = FP32) -> None:
+        self.scale_format = scale_format
+        if scale_format == UE8M0 and self.ue8m0_ports:
+            vars(self)["ports"] = {**self.ports, **self.ue8m0_ports}  # of this op, in the place of its class's
+
+    def scale_formats(self, impl: str, arch: str) -> tuple[str, ...]:
+        """The formats of scales that implementation `impl` computes with on `arch`. Our kernels know fp32 alone; an op
+        that reads and writes no scales is the same in every format."""
+        return (FP32,) if self.ue8m0_ports else (self.scale_format,)
+
+    def implementations(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
+        """Those of `choices` that compute this op's scale format on `arch`."""
+        offered = self.choices(arch).items()
+        return {impl: fields for impl, fields in offered if self.scale_format in self.scale_formats(impl, arch)}
 
     @abstractmethod
     def default(self, arch: str) -> OpPlan:

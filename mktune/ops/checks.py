@@ -37,7 +37,7 @@ def trigger_class(trigger: str) -> str:
 @cache
 def _choices(op: Op, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
     """Ops are stateless, so their choices are made up once and not for every plan that is checked."""
-    return op.choices(arch)
+    return op.implementations(arch)
 
 
 @cache
@@ -50,6 +50,8 @@ def field_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] 
     """An implementation, field or value that `choices` does not have, or a field (not `optional`) that is missing."""
     known = _choices(op, arch)
     if plan.impl not in known:
+        if plan.impl in op.choices(arch):
+            return [Violation("scale_format", "", f"{plan.impl} does not compute {op.scale_format} on {arch}")]
         return [Violation("impl", "", f"{op.title} has no impl {plan.impl!r} on {arch}; known: {', '.join(known)}")]
     fields = known[plan.impl]
     given = dict(plan.config)

@@ -36,10 +36,10 @@ def codes(name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: Qu
         found.append(f"{name}: {unequal} of {steps.numel()} codes differ, {allowed} may")
     zero = (right.flatten(1) == 0).all(1) & (given.flatten(1) != 0).any(1)
     if bool(zero.any()):
-        found.append(f"{name}: {int(zero.sum())} rows must be zero, the first row {_first(zero)}")
+        found.append(f"{name}: {int(zero.sum())} rows must be zero, the first row {first(zero)}")
     far = (steps > 1) & ((given - right).abs() > tolerance.distance)
     if bool(far.any()):
-        found.append(f"{name}: {int(far.sum())} codes are further off than a neighbour, the first at {_first(far)}")
+        found.append(f"{name}: {int(far.sum())} codes are further off than a neighbour, the first at {first(far)}")
     return found
 
 
@@ -57,7 +57,7 @@ def scales(name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: Q
         found.append(f"{name}: {int(loose.sum())} scales differ, {allowed} may")
     far = error > tolerance.loose_scale * right.abs()
     if bool(far.any()):
-        found.append(f"{name}: {int(far.sum())} scales are far off, the first at {_first(far)}")
+        found.append(f"{name}: {int(far.sum())} scales are far off, the first at {first(far)}")
     return found
 
 
@@ -74,7 +74,7 @@ def bf16_rows(name: str, actual: torch.Tensor, expected: torch.Tensor, ulps: int
     unit = torch.where(largest > 0, (largest.clamp_min(1e-300).log2().floor() - 7).exp2(), 0.0)
     far = (given - right).abs() > ulps * unit
     if bool(far.any()):
-        found.append(f"{name}: {int(far.sum())} values beyond {ulps} ulp of their row, the first at {_first(far)}")
+        found.append(f"{name}: {int(far.sum())} values beyond {ulps} ulp of their row, the first at {first(far)}")
     return found + relative_rms(name, actual, expected, rms)
 
 
@@ -90,9 +90,9 @@ def relative_rms(
     error, size = given - right, right.square().mean(1).sqrt()
     wrong = error.square().mean(1).sqrt() > rms * size
     if bool(wrong.any()):
-        found.append(f"{name}: RMS error of {int(wrong.sum())} rows above {rms:g}, the first row {_first(wrong)}")
+        found.append(f"{name}: RMS error of {int(wrong.sum())} rows above {rms:g}, the first row {first(wrong)}")
     if peak is not None and bool((high := error.abs().amax(1) > peak * size).any()):
-        found.append(f"{name}: peak error of {int(high.sum())} rows above {peak:g} RMS, the first row {_first(high)}")
+        found.append(f"{name}: peak error of {int(high.sum())} rows above {peak:g} RMS, the first row {first(high)}")
     return found
 
 
@@ -106,7 +106,7 @@ def untouched(name: str, actual: torch.Tensor, before: torch.Tensor, rows: torch
     changed = (given != kept).any(1)
     changed[rows] = False
     if bool(changed.any()):
-        return [f"{name}: {int(changed.sum())} rows changed that no slot names, the first row {_first(changed)}"]
+        return [f"{name}: {int(changed.sum())} rows changed that no slot names, the first row {first(changed)}"]
     return []
 
 
@@ -114,7 +114,7 @@ def _not_finite(name: str, given: torch.Tensor, right: torch.Tensor) -> list[str
     if not bool(right.isfinite().all()):
         raise MktuneError(f"the reference of {name} is not finite: its inputs are broken")
     bad = ~given.isfinite()
-    return [f"{name}: {int(bad.sum())} values are not finite, the first at {_first(bad)}"] if bool(bad.any()) else []
+    return [f"{name}: {int(bad.sum())} values are not finite, the first at {first(bad)}"] if bool(bad.any()) else []
 
 
 def _ordinal(values: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,8 @@ def _ordinal(values: torch.Tensor) -> torch.Tensor:
     return torch.where(bits > 0x7F, -magnitude, magnitude)
 
 
-def _first(mask: torch.Tensor) -> str:
+def first(mask: torch.Tensor) -> str:
+    """The place of the first element that is true, as a message names it."""
     return str(mask.nonzero()[0].tolist()).strip("[]")
 
 

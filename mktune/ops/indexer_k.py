@@ -20,6 +20,7 @@ from mktune.ops.dimensions import (
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.index_pages import pack, spans_of, tokens, unpack
 from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
+from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import QuantisedTolerance
 from mktune.plan import ConfigValue
 
@@ -67,6 +68,7 @@ class IndexerK(GemmOp):
         "slots": Port("i64", ("m",), "slots"),
         "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
     }
+    ue8m0_ports: ClassVar[dict[str, Port]] = {"h_s": row_words(HIDDEN), "W_k_s": weight_words(INDEX_DIM, HIDDEN)}
 
     def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
         """Also: wgmma keeps few bits of a sum, so a key of 128 codes needs sums of half K groups, and registers."""

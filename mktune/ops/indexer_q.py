@@ -19,6 +19,7 @@ from mktune.ops.dimensions import (
 )
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, quantise, rope, to_bf16
+from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import HEAD_WEIGHT_RMS, QuantisedTolerance
 from mktune.plan import ConfigValue
 
@@ -59,6 +60,10 @@ class IndexerQ(GemmOp):
         "positions": Port("i64", ("m",), "positions"),
         "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
         "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
+    }
+    ue8m0_ports: ClassVar[dict[str, Port]] = {
+        "q_lora_s": row_words(Q_LORA),
+        "W_iq_s": weight_words(INDEX_HEADS * INDEX_DIM, Q_LORA),
     }
 
     def product(self, inputs: Tensors) -> torch.Tensor:

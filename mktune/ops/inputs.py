@@ -6,6 +6,7 @@ and its own name alone, so a graph and its parts get the same ones.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import PAGE, Port, pages_per_request
-from mktune.ops.dimensions import E4M3_MAX, INDEX_DIM, ROPE
+from mktune.ops.dimensions import E4M3_MAX, GROUP, INDEX_DIM, ROPE
 from mktune.ops.index_pages import pack
 from mktune.ops.numerics import rope_tables
+from mktune.ops.scale_formats import WORD
+from mktune.ops.scale_formats import pack as pack_exponents
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -102,6 +105,24 @@ class _Draw:
         values[:, self.shape.m :] = 0
         return values
 
+    def row_exponents(self, name: str, port: Port) -> torch.Tensor:
+        """Packed scales of rows, within a factor of four of each other; padding is zero."""
+        return pack_exponents(self._powers(name, (self.shape.m, WORD * port.size(self.shape)[0]), port.scale))
+
+    def weight_exponents(self, name: str, port: Port) -> torch.Tensor:
+        """The same of a weight's rows, equal within each block of 128."""
+        words, rows = port.size(self.shape)
+        blocks = self._powers(name, (-(-rows // GROUP), WORD * words), port.scale)
+        return pack_exponents(blocks.repeat_interleave(GROUP, 0)[:rows])
+
+    def _powers(self, name: str, size: tuple[int, int], scale: float) -> torch.Tensor:
+        """Powers of two around `UNIT_SCALE` times `scale`: the nearest, its half and its double."""
+        import torch
+
+        steps = torch.randint(-1, 2, size, generator=self.generator(name), device=self.device)
+        nearest = 2.0 ** round(math.log2(UNIT_SCALE * scale))
+        return torch.tensor([nearest / 2, nearest, nearest * 2], device=self.device)[steps + 1]
+
     def rope_cos(self, name: str, port: Port) -> torch.Tensor:
         return rope_tables(port.size(self.shape)[0], ROPE, port.scale)[0].to(self.device)
 
@@ -162,6 +183,8 @@ _FILLS: dict[str, Callable[[_Draw, str, Port], torch.Tensor]] = {
     "codes": _Draw.codes,
     "scales": _Draw.scales,
     "row_scales": _Draw.row_scales,
+    "row_exponents": _Draw.row_exponents,
+    "weight_exponents": _Draw.weight_exponents,
     "cos": _Draw.rope_cos,
     "sin": _Draw.rope_sin,
     "index_pages": _Draw.index_pages,

@@ -10,6 +10,7 @@ from mktune.ops.base import Tensors
 from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, to_bf16
+from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
 from mktune.plan import ConfigValue
 
@@ -34,6 +35,10 @@ class MainQ(GemmOp):
         "W_qb": Port("e4m3", (HEADS * HEAD_DIM, Q_LORA), "codes"),
         "W_qb_s": Port("f32", (HEADS * HEAD_DIM // GROUP, Q_LORA // GROUP), "scales", Q_LORA**-0.5),
         "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
+    }
+    ue8m0_ports: ClassVar[dict[str, Port]] = {
+        "q_lora_s": row_words(Q_LORA),
+        "W_qb_s": weight_words(HEADS * HEAD_DIM, Q_LORA),
     }
 
     def product(self, inputs: Tensors) -> torch.Tensor:

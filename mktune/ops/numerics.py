@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mktune.graph.tensors import round_up
-from mktune.ops.dimensions import E4M3_MAX, GROUP
+from mktune.ops.dimensions import ACTIVATION_AMAX, E4M3_MAX, GROUP
+from mktune.ops.scale_formats import FP32, UE8M0, pack, power_of_two, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -23,21 +24,48 @@ def to_bf16(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.bfloat16)
 
 
-def quantise(x: torch.Tensor, smallest_amax: float) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise(x: torch.Tensor, smallest_amax: float, scale_format: str = FP32) -> tuple[torch.Tensor, torch.Tensor]:
     """e4m3 codes of `x` [..., 128 · g] and their fp32 scales [..., g], one per 128 neighbours.
 
-    s = max(amax, smallest_amax) / 448 in fp32; codes are x / s in fp32, clamped and rounded to nearest even.
+    s = max(amax, smallest_amax) / 448 in fp32, in ue8m0 the next power of two; codes are x / s in fp32, clamped and
+    rounded to nearest even.
     """
+    groups = x.float().unflatten(-1, (-1, GROUP))
+    scales = _scales(groups.abs().amax(-1), smallest_amax, scale_format)
+    return _codes(groups, scales.unsqueeze(-1)).flatten(-2), scales
+
+
+def requantise(codes: torch.Tensor, block_scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight of the ue8m0 contract from one in fp32: e4m3 codes [N, K] and the packed words of its rows.
+
+    Given are e4m3 codes [N, K] and the fp32 scales [N / 128 rounded up, K / 128] of blocks of 128 × 128. A zero block
+    gets the scale of the smallest amax, as activations do.
+    """
+    rows, k = codes.shape
+    blocks = block_scales.shape[0]
+    padded = codes.new_zeros(blocks * GROUP, k, dtype=block_scales.dtype)
+    padded[:rows] = codes.to(padded.dtype)
+    values = padded.view(blocks, GROUP, -1, GROUP) * block_scales[:, None, :, None]
+    scales = _scales(values.abs().amax((1, 3)), ACTIVATION_AMAX, UE8M0)
+    made = _codes(values, scales[:, None, :, None]).view(-1, k)[:rows]
+    return made, pack(scales.repeat_interleave(GROUP, 0)[:rows])
+
+
+def _scales(amax: torch.Tensor, smallest_amax: float, scale_format: str) -> torch.Tensor:
+    scales = amax.clamp_min(smallest_amax) / E4M3_MAX
+    return power_of_two(scales) if scale_format == UE8M0 else scales
+
+
+def _codes(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     import torch
 
-    groups = x.float().unflatten(-1, (-1, GROUP))
-    scales = groups.abs().amax(-1).clamp_min(smallest_amax) / E4M3_MAX
-    codes = (groups / scales.unsqueeze(-1)).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    return codes.flatten(-2), scales
+    return (values / scales).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
-def store_scales(scales: torch.Tensor) -> torch.Tensor:
-    """Row scales [M, g] as they are stored: [g, M rounded up to 4], padding zero."""
+def store_scales(scales: torch.Tensor, scale_format: str = FP32) -> torch.Tensor:
+    """Row scales [M, g] as they are stored: fp32 [g, M rounded up to 4], padding zero; in ue8m0 packed."""
+    if scale_format == UE8M0:
+        return pack(scales)
     rows, groups = scales.shape
     stored = scales.new_zeros(groups, round_up(rows, 4))
     stored[:, :rows] = scales.T
@@ -45,24 +73,31 @@ def store_scales(scales: torch.Tensor) -> torch.Tensor:
 
 
 def dequantise(codes: torch.Tensor, stored_scales: torch.Tensor) -> torch.Tensor:
-    """Activations [M, K] in fp64 from e4m3 codes and their scales as stored, [K / 128, M rounded up to 4]."""
-    rows = codes.shape[0]
+    """Activations [M, K] in fp64 from e4m3 codes and their scales as stored: fp32, or packed words."""
     groups = codes.double().unflatten(-1, (-1, GROUP))
-    return (groups * stored_scales[:, :rows].T.double().unsqueeze(-1)).flatten(-2)
+    rows, number, _ = groups.shape
+    packed = not stored_scales.is_floating_point()
+    scales = unpack(stored_scales, rows, number) if packed else stored_scales[:, :rows].T
+    return (groups * scales.double().unsqueeze(-1)).flatten(-2)
 
 
 def block_fp8_matmul(
     codes: torch.Tensor, stored_scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor
 ) -> torch.Tensor:
-    """Σ_g a_s · w_s · Σ_{k in g} a · w in fp64: [M, N] of e4m3 [M, K] and [N, K] with 128 × 128 block scales."""
+    """Σ_g a_s · w_s · Σ_{k in g} a · w in fp64: [M, N] of e4m3 [M, K] and [N, K] with 128 × 128 block scales, which
+    are stored as blocks in fp32 and as rows where they are packed."""
     import torch
 
     a = dequantise(codes, stored_scales)
+    columns, k = weight.shape
+    if weight_scales.is_floating_point():
+        by_row = weight_scales.repeat_interleave(GROUP, 0)[:columns]
+    else:
+        by_row = unpack(weight_scales, columns, k // GROUP)
     products = []
-    for first in range(0, weight.shape[0], _COLUMNS_AT_ONCE):
+    for first in range(0, columns, _COLUMNS_AT_ONCE):
         part = weight[first : first + _COLUMNS_AT_ONCE].double()
-        blocks = weight_scales[first // GROUP : -(-(first + part.shape[0]) // GROUP)].double()
-        spread = blocks.repeat_interleave(GROUP, 0)[: part.shape[0]].unsqueeze(-1)
+        spread = by_row[first : first + _COLUMNS_AT_ONCE].double().unsqueeze(-1)
         products.append(a @ part.unflatten(-1, (-1, GROUP)).mul_(spread).flatten(-2).T)
     return torch.cat(products, -1)
 

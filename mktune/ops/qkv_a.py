@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from mktune.graph.tensors import PAGE, Port
-from mktune.ops import compare
+from mktune.ops import compare, compare_packed
 from mktune.ops.base import Tensors
 from mktune.ops.dimensions import (
     ACTIVATION_AMAX,
@@ -21,6 +21,7 @@ from mktune.ops.dimensions import (
 )
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import block_fp8_matmul, quantise, rms_norm, rope, store_scales, to_bf16, with_rows
+from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import BF16_RMS, MLA_ROW_ULPS, QuantisedTolerance
 from mktune.plan import ConfigValue
 
@@ -64,6 +65,11 @@ class QkvA(GemmOp):
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
         "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
     }
+    ue8m0_ports: ClassVar[dict[str, Port]] = {
+        "h_s": row_words(HIDDEN),
+        "W_a_s": weight_words(QKV_A, HIDDEN),
+        "q_lora_s": row_words(Q_LORA),
+    }
 
     def written(self, port: str, inputs: Tensors) -> list[tuple[int, int]]:
         row = 2 * MLA_DIM
@@ -76,16 +82,17 @@ class QkvA(GemmOp):
         import torch
 
         lora, kv, pe = y.split((Q_LORA, KV_LORA, ROPE), -1)
-        codes, scales = quantise(to_bf16(rms_norm(lora, inputs["q_norm_w"], RMS_EPS)), ACTIVATION_AMAX)
+        normed = to_bf16(rms_norm(lora, inputs["q_norm_w"], RMS_EPS))
+        codes, scales = quantise(normed, ACTIVATION_AMAX, self.scale_format)
         kv_c = rms_norm(kv, inputs["kv_norm_w"], RMS_EPS)
         k_pe = rope(pe, inputs["cos"], inputs["sin"], inputs["positions"])
         before = inputs["mla_cache"]
         cache = with_rows(before.view(-1, MLA_DIM), inputs["slots"], torch.cat((kv_c, k_pe), -1))
-        return {"q_lora_q": codes, "q_lora_s": store_scales(scales), "mla_cache": cache.view_as(before)}
+        stored = store_scales(scales, self.scale_format)
+        return {"q_lora_q": codes, "q_lora_s": stored, "mla_cache": cache.view_as(before)}
 
     def judge(self, inputs: Tensors, expected: Tensors, outputs: Tensors, tolerance: QuantisedTolerance) -> list[str]:
-        found = compare.codes("q_lora_q", outputs["q_lora_q"], expected["q_lora_q"], tolerance)
-        found += compare.scales("q_lora_s", outputs["q_lora_s"], expected["q_lora_s"], tolerance)
+        found = compare_packed.quantised("q_lora_q", "q_lora_s", outputs, expected, tolerance)
         if wrong := compare.form("mla_cache", outputs["mla_cache"], expected["mla_cache"]):
             return found + wrong
         slots = inputs["slots"]

@@ -16,7 +16,9 @@ class QuantisedTolerance:
 
     equal           share of codes that must be equal; up to `unequal` others always pass
     distance        what the other codes may be apart where that is more than one code (on the scale of e4m3, ±448)
-    scale           relative error of a scale; a share of `loose_scales`, but always 2, may reach `loose_scale`
+    scale           relative error of a scale; a share of `loose_scales`, but always 2, may reach `loose_scale`. Scales
+                    in ue8m0 are equal, but that so many may be one exponent apart where the group's largest value is
+                    at the boundary of the two; its codes are compared as they are with that exponent
     """
 
     equal: float

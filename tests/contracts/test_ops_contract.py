@@ -30,7 +30,16 @@ TORCH = {
 
 OPS = {call.op.title: call.op for name in workload_names() for call in workload(name).graph.calls.values()} | all_ops()
 
+IN_EACH_FORMAT = OPS | {
+    f"{call.op.title} {work.scale_format}": call.op
+    for name in workload_names()
+    for work in workload(name).others
+    for call in work.graph.calls.values()
+}
+"""No kernel need compute an op in every format, but its ports and its reference are there."""
+
 each_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+each_op_in_each_format = pytest.mark.parametrize("op", IN_EACH_FORMAT.values(), ids=IN_EACH_FORMAT)
 each_device = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
 
 
@@ -63,12 +72,13 @@ def placements(op, plan):
             yield tuple(KernelPlan(gdc=gdc, trigger=trigger) for _ in values)
 
 
-@each_op
+@each_op_in_each_format
 def test_ports_are_described(op):
     assert set(op.ports) == set(op.inputs) | set(op.outputs)
     assert set(op.weights) <= set(op.inputs)
     assert not set(op.weights) & set(op.outputs)
     assert all(port.dtype in DTYPE_BYTES for port in op.ports.values())
+    assert set(op.ue8m0_ports) <= set(op.ports)
     assert op.__doc__
 
 
@@ -87,6 +97,19 @@ def test_a_default_is_made_of_known_values(op, device):
     fields = op.choices(device.arch)[plan.impl]
     assert {name: value for name, value in plan.config if value in fields[name]} == dict(plan.config)
     assert plan == OpPlan.of(plan.impl, dict(plan.config))
+
+
+@each_op_in_each_format
+@each_device
+def test_an_implementation_says_which_scale_formats_it_computes(op, device):
+    offered = op.choices(device.arch)
+    served = {impl for impl in offered if op.scale_format in op.scale_formats(impl, device.arch)}
+    assert set(op.implementations(device.arch)) == served
+    for impl in offered.keys() - served:
+        found = op.violations(OpPlan.of(impl, {}), (), SHAPES[1], device)
+        assert [violation.rule for violation in found] == ["scale_format"]
+    if op.scale_format == "fp32":
+        assert served
 
 
 @each_op
@@ -182,7 +205,7 @@ def test_violations_say_what_to_do_in_one_line(op, device):
             assert "\n" not in violation.message
 
 
-@each_op
+@each_op_in_each_format
 def test_the_reference_makes_every_output_and_agrees_with_itself(op):
     shape = Shape(2, 3, 70)
     inputs = make_inputs(alone(op), shape, ragged=True)
@@ -197,7 +220,7 @@ def test_the_reference_makes_every_output_and_agrees_with_itself(op):
     assert all(torch.equal(before[port].view(torch.uint8), inputs[port].view(torch.uint8)) for port in inputs)
 
 
-@each_op
+@each_op_in_each_format
 def test_outputs_that_are_not_finite_or_not_written_are_rejected(op):
     shape = Shape(2, 3, 70)
     inputs = make_inputs(alone(op), shape)

@@ -10,7 +10,8 @@ from mktune.ops.inputs import make_inputs
 from mktune.plan import Plan
 from mktune.shape import Shape
 
-each_workload = pytest.mark.parametrize("work", [workload(name) for name in workload_names()], ids=workload_names())
+WORKLOADS = [workload(name, scale_format) for name in workload_names() for scale_format in workload(name).scale_formats]
+each_workload = pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: f"{work.name} {work.scale_format}")
 SHAPE = Shape(2, 2, 70)
 
 

@@ -2,6 +2,12 @@
 
 All 64 heads on one GPU; what follows (TopK and sparse FlashMLA) is not part of it. Sizes are in
 `mktune.ops.dimensions`, each op's ports and formula in its own module.
+
+Scales are fp32, or under the scale format ue8m0 powers of two (see `mktune.ops.scale_formats`). Then h_s, q_lora_s and
+the scales of W_a, W_k, W_qb and W_iq are packed words, i32 [K / 512, rows rounded up to 4]: four exponents along K, the
+first in the lowest byte, MN-major, a row of a weight as a row of activations, as DeepGEMM's Blackwell templates take
+them. What the indexer quantises for itself keeps fp32 scales: those of its keys in the pages of index_k_cache, and
+those of its queries, which are a factor of w.
 """
 
 from __future__ import annotations
@@ -19,14 +25,15 @@ from mktune.ops.main_q import MainQ
 from mktune.ops.paged_indexer_score import PagedIndexerScore
 from mktune.ops.q_absorb import QAbsorb
 from mktune.ops.qkv_a import QkvA
+from mktune.ops.scale_formats import FP32, UE8M0
 from mktune.plan import OpPlan, Plan
 from mktune.shape import Shape
 
 
-def _build() -> OpGraph:
+def _build(scale_format: str) -> OpGraph:
     graph = OpGraph("glm52_attention_prefix")
-    a0, b0, c0, b1 = AddRmsnormQuant(), QkvA(), HeadGate(), IndexerK()
-    d0, d1, d2, e1 = MainQ(), IndexerQ(), QAbsorb(), PagedIndexerScore()
+    kinds = (AddRmsnormQuant, QkvA, HeadGate, IndexerK, MainQ, IndexerQ, QAbsorb, PagedIndexerScore)
+    a0, b0, c0, b1, d0, d1, d2, e1 = (kind(scale_format) for kind in kinds)
 
     def arg(op: Op, port: str) -> TensorSpec:
         return graph.runtime_arg(port, *_spec(op.ports[port]))
@@ -61,15 +68,20 @@ def _spec(port: Port) -> tuple[str, tuple[int | str, ...]]:
     return port.dtype, port.dims
 
 
-WORKLOAD = Workload(
-    name="glm52_attention_prefix",
-    contract=1,
-    scale_format="fp32",
-    graph=_build(),
-    branches=(("A0", "B0", "D0", "D2"), ("C0",), ("B1",), ("D1", "E1")),
-    title="GLM-5.2-FP8 decode attention prefix with indexer: Add+RMSNorm+Quant to the paged indexer score",
-    growth=("A0", "C0", "B1", "B0", "D0", "D1", "D2", "E1"),
-)
+def _under(scale_format: str, others: tuple[Workload, ...] = ()) -> Workload:
+    return Workload(
+        name="glm52_attention_prefix",
+        contract=1,
+        scale_format=scale_format,
+        graph=_build(scale_format),
+        branches=(("A0", "B0", "D0", "D2"), ("C0",), ("B1",), ("D1", "E1")),
+        title="GLM-5.2-FP8 decode attention prefix with indexer: Add+RMSNorm+Quant to the paged indexer score",
+        growth=("A0", "C0", "B1", "B0", "D0", "D1", "D2", "E1"),
+        others=others,
+    )
+
+
+WORKLOAD = _under(FP32, others=(_under(UE8M0),))
 
 
 def article_plan(shape: Shape, arch: str = "sm_90a") -> Plan:
