@@ -17,7 +17,7 @@ from mktune import knobs
 from mktune.errors import InputError
 
 FILE_NAME = "mktune.db"
-SCHEMA = "0003"
+SCHEMA = "0004"
 """The newest migration: the version of the tables that this mktune reads and writes."""
 VERSION_TABLE = "mktune_alembic_version"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError
-from mktune.graph.workload import workload
+from mktune.graph.workload import Workload, workload
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.trace import Trace
@@ -22,19 +22,34 @@ from mktune.trial import Fingerprint, Outcome, Policy, Winner
 
 @dataclass(frozen=True)
 class Problem:
-    """What is being tuned: some ops of a workload at a shape. `seed` makes the inputs."""
+    """What is being tuned: some ops of a workload at a shape, under a scale format (None: the workload's own).
+
+    `seed` makes the inputs.
+    """
 
     workload: str
     ops: tuple[str, ...]
     shape: Shape
     seed: int = 0
+    scale_format: str | None = None
+
+    @classmethod
+    def of(cls, known: Workload, ops: Sequence[str], shape: Shape, seed: int = 0) -> Problem:
+        """The problem of `ops` of a workload, under its scale format."""
+        own = known.scale_format == workload(known.name).scale_format
+        return cls(known.name, tuple(ops), shape, seed, None if own else known.scale_format)
+
+    @property
+    def known(self) -> Workload:
+        """The workload, under the scale format. Raises InputError where there is none."""
+        return workload(self.workload, self.scale_format)
 
     def part(self, ops: Sequence[str]) -> Problem:
         """The problem of some of these ops, in call order. Raises InputError for a set that is no connected part."""
         outside = [op for op in ops if op not in self.ops]
         if outside:
             raise InputError(f"no part of {', '.join(self.ops)}: {', '.join(outside)}")
-        return replace(self, ops=tuple(workload(self.workload).subgraph(ops).calls))
+        return replace(self, ops=tuple(self.known.subgraph(ops).calls))
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,14 @@ class CudaBackend(Backend):
     def open(self, problem: Problem) -> CudaBench:
         from mktune.measure.cuda_bench import CudaBench
 
+        problem.known.require_implementations(problem.ops, self.device.arch)
         whole = None
         if self._keeping:
             if self._kept is None:
                 self._kept = CudaBench(self.device, self.index, problem, self._trial_seconds)
             held = self._kept.problem
-            whole = self._kept if (held.workload, held.seed) == (problem.workload, problem.seed) else None
+            same = (held.known, held.seed) == (problem.known, problem.seed)
+            whole = self._kept if same else None
         return CudaBench(self.device, self.index, problem, self._trial_seconds, whole)
 
     @contextmanager

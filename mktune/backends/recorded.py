@@ -17,7 +17,6 @@ from mktune.backends.recording import KEY_DIGITS, Header, Row, read
 from mktune.backends.sim import SimBench
 from mktune.backends.sim_constants import CONSTANTS
 from mktune.errors import InputError, MktuneError
-from mktune.graph.workload import workload
 from mktune.lowering.graph import runs_as
 from mktune.measure.promotion import MIN_PAIRS, arms, decide, right_arms, winner
 from mktune.measure.stats import median_interval
@@ -39,7 +38,7 @@ class RecordedBench(Bench):
         self.policy: Policy = replace(header.parts[part] if part else header.policy, backend=NAME)
         self.rows = rows.get(part, {})
         self._header, self._all, self._seed = header, rows, seed
-        self._graph = workload(problem.workload).subgraph(problem.ops)
+        self._graph = problem.known.subgraph(problem.ops)
         self._model = _model(header, problem)
         self._draw = random.Random(seed)
 
@@ -145,7 +144,7 @@ class RecordedBackend(Backend):
     def open(self, problem: Problem) -> RecordedBench:
         """Raises InputError for another problem than the recorded one."""
         own = self.header.problem
-        if (problem.workload, problem.ops, problem.shape) != (own.workload, own.ops, own.shape):
+        if (problem.known, problem.ops, problem.shape) != (own.known, own.ops, own.shape):
             size = f"M {own.shape.m}, KV {own.shape.kv}, {own.shape.tokens_per_request} tokens a request"
             raise InputError(f"{self.path} holds {own.workload} {','.join(own.ops)} at {size}")
         return RecordedBench(self.header, self.rows, problem, self._seed)

@@ -27,6 +27,7 @@ from mktune import fields, strict_json
 from mktune.backends.base import Problem
 from mktune.device import Device
 from mktune.errors import InputError
+from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.records import fingerprint_from_dict, fingerprint_to_dict, policy_from_dict
 from mktune.shape import Shape
@@ -160,12 +161,14 @@ def header_from_dict(data: Any, where: str) -> Header:
     shape = Shape(**fields.record("shape", found["shape"], tuple(Shape.__dataclass_fields__)))
     ops = tuple(fields.name("ops", op) for op in fields.items("ops", found["ops"]))
     parts = fields.mapping("parts", found["parts"]).items()
+    base = Plan.from_dict(found["base"])
+    known = workload(fields.name("workload", found["workload"]), base.scale_format)
     return Header(
-        Problem(fields.name("workload", found["workload"]), ops, shape, fields.whole("seed", found["seed"], low=0)),
+        Problem.of(known, ops, shape, fields.whole("seed", found["seed"], low=0)),
         _device(found["device"]),
         policy_from_dict(found["policy"]),
         fingerprint_from_dict(found["fingerprint"]),
-        Plan.from_dict(found["base"]),
+        base,
         {name: _labels(name, labels) for name, labels in fields.mapping("free", found["free"]).items()},
         {op: policy_from_dict(policy, f"parts.{op}") for op, policy in parts},
     )

@@ -33,7 +33,7 @@ POLICY = Policy(backend="sim")
 
 def model(plan: Plan, device: Device, constants: Constants) -> tuple[float, dict[str, tuple[float, float]]]:
     """Span of `plan` in µs, and start and end of each kernel. The plan must be one that `validity.check` passes."""
-    graph = workload(plan.workload).subgraph(plan.op_names)
+    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
     lowered = lower(plan, graph, plan.shape)
     return span_us(sim_kernels(plan, graph, lowered, constants), lowered.edges, device.sms, constants)
 
@@ -91,7 +91,7 @@ class SimBench(Bench):
 
     def trace(self, plan: Plan) -> Trace:
         """As modelled: one layer, and noting its times costs nothing."""
-        graph = workload(plan.workload).subgraph(plan.op_names)
+        graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
         lowered = lower(plan, graph, plan.shape)
         made = sim_kernels(plan, graph, lowered, self._constants)
         found = layer_times(made, lowered.edges, self.device.sms, self._constants)
@@ -119,7 +119,7 @@ class SimBench(Bench):
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
         """The same decision as on a GPU; a modelled span stands in every round, so that there is no noise."""
         problem = self.problem
-        others = structures(finalists[:1], workload(problem.workload), problem.ops, self.device.arch)
+        others = structures(finalists[:1], problem.known, problem.ops, self.device.arch)
         compared = arms(finalists, builtins, others)
         outcomes = {arm.name: self.measure(arm.plan, None) for arm in compared}
         right = right_arms(compared, {name: (outcome.status, outcome.reason) for name, outcome in outcomes.items()})
@@ -145,4 +145,6 @@ class SimBackend(Backend):
         self._constants = CONSTANTS[gpu.lower()]
 
     def open(self, problem: Problem) -> SimBench:
+        """Raises InputError where no implementation computes the problem's scale format: there is nothing to model."""
+        problem.known.require_implementations(problem.ops, self.device.arch)
         return SimBench(problem, self.device, self._constants)

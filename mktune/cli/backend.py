@@ -59,7 +59,8 @@ def with_kernels(workload: Workload, ops: Sequence[str] | None) -> tuple[str, ..
 
 
 def require_kernels(backend: Backend, workload: Workload, ops: Sequence[str] | None) -> None:
-    """Raises InputError where `backend` needs kernels that there are not yet."""
+    """Raises InputError where `backend` needs kernels that there are not yet, or none computes the scale format."""
+    workload.require_implementations(ops, backend.device.arch)
     missing = set(workload.subgraph(ops).calls).difference(with_kernels(workload, ops))
     if missing and not backend.simulated:
         have = ",".join(with_kernels(workload, None))

@@ -124,6 +124,12 @@ def _models(last: str) -> Iterable[str]:
     return KNOWN
 
 
+def _scale_formats(last: str) -> Iterable[str]:
+    from mktune.ops.scale_formats import SCALE_FORMATS
+
+    return SCALE_FORMATS
+
+
 def _archs(last: str) -> Iterable[str]:
     from mktune.device import ARCHITECTURES
 
@@ -153,6 +159,7 @@ VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "backend": _backends,
     "workers": lambda last: ("auto",),
     "sim_gpu": _models,
+    "scale_format": _scale_formats,
     "arch": _archs,
     "plan": _plans,
 }

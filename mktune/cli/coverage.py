@@ -13,6 +13,7 @@ from mktune.cli.book import Accept, Aliases, AllowSimulated, AnyBuild, LookedUpO
 from mktune.cli.options import (
     Gpu,
     Json,
+    ScaleFormat,
     StoreUrl,
     Tokens,
     Workload,
@@ -58,13 +59,14 @@ def coverage(
     any_build: AnyBuild = False,
     accept: Accept = None,
     alias: Aliases = None,
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
     """Show which shapes a look-up answers: measured there, covered by a plan tuned elsewhere, or missing."""
     from mktune.runtime.coverage import coverage as cells_of
 
-    known_workload(workload)
+    known_workload(workload, scale_format)
     rows, contexts = numbers("--m", m or ROWS), numbers("--kv", kv or CONTEXTS)
     check_sizes(rows, contexts)
     cells = cells_of(
@@ -76,6 +78,7 @@ def coverage(
         tokens_per_request=tokens_per_request,
         ops=names("--ops", ops) or None,
         allow_simulated=allow_simulated,
+        scale_format=scale_format,
     )
     if not cells:
         raise InputError(f"tokens per request ({tokens_per_request}) divide no M, or exceed every KV")

@@ -13,7 +13,7 @@ from mktune.cli import render
 from mktune.cli.documents import shape_document
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
 from mktune.cli.shipped import shipped_leaderboard
-from mktune.cli.summary import does, shape_words
+from mktune.cli.summary import does, full_name, shape_words
 from mktune.errors import InputError, NothingFoundError
 from mktune.plan import Plan
 from mktune.trial import ALONE
@@ -49,11 +49,14 @@ class Wanted:
     gpu: str | None
     study: str | None
     limit: int
+    scale_format: str | None = None
 
     @property
     def everything(self) -> bool:
         """Nothing is filtered."""
-        return not (self.workload or self.ops or self.m or self.kv or self.gpu or self.study is not None)
+        return not (
+            self.workload or self.ops or self.m or self.kv or self.gpu or self.scale_format or self.study is not None
+        )
 
 
 def add(app: typer.Typer) -> None:
@@ -68,6 +71,9 @@ def leaderboard(
     m: Annotated[str | None, typer.Option("--m", metavar="1,16", help="Only these numbers of rows.")] = None,
     kv: Annotated[str | None, typer.Option("--kv", metavar="8192", help="Only these capacities.")] = None,
     gpu: Gpu = None,
+    scale_format: Annotated[
+        str | None, typer.Option("--scale-format", metavar="fp32|ue8m0", help="Only this scale format.")
+    ] = None,
     study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="Only this study.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each problem.")] = 10,
     watch: Annotated[
@@ -84,12 +90,12 @@ def leaderboard(
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
     check_sizes(wanted_m or (), wanted_kv or ())
-    wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit)
+    wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit, scale_format)
     _check_watch(watch, every, as_json)
     if shipped:
         if watch or study is not None or store is not None:
             raise InputError("--shipped reads no store: leave out --watch, --study and --store")
-        shipped_leaderboard(workload, wanted.ops, wanted_m, wanted_kv, gpu, as_json)
+        shipped_leaderboard(workload, wanted.ops, wanted_m, wanted_kv, gpu, scale_format, as_json)
         return
     if watch:
         from mktune.cli.watch import follow
@@ -127,7 +133,12 @@ def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:
 def find(store: Store, wanted: Wanted) -> list[LeaderboardRow]:
     """The rows that are wanted; ops that were only measured alone are left out where nobody asks for them."""
     found = store.leaderboard(
-        workload=wanted.workload, ops=wanted.ops or None, gpu=wanted.gpu, study=wanted.study, limit=wanted.limit
+        workload=wanted.workload,
+        ops=wanted.ops or None,
+        gpu=wanted.gpu,
+        scale_format=wanted.scale_format,
+        study=wanted.study,
+        limit=wanted.limit,
     )
     rows = [
         row
@@ -159,7 +170,8 @@ def problem_table(rows: Sequence[LeaderboardRow], tell: Callable[[Plan], str] = 
     """The table of one problem."""
     first = rows[0]
     mark = " (simulated)" if first.simulated else ""
-    render.folded(f"{first.workload} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
+    name = full_name(first.workload, first.scale_format)
+    render.folded(f"{name} {','.join(first.ops)}, {shape_words(first.shape)}, {first.gpu}{mark}", "bold")
     styles = ["green" if row.winner else "dim" if row.builtin else "" for row in rows]
     longest = max(row.span_us * max(row.speedup or 1.0, 1.0) for row in rows)  # the serial plan's, where it ran
     render.table(COLUMNS, [_cells(row, longest, tell(row.plan)) for row in rows], styles)
@@ -198,6 +210,7 @@ def row_document(row: LeaderboardRow) -> dict[str, Any]:
         "gpu": row.gpu,
         "workload": row.workload,
         "contract": row.contract,
+        "scale_format": row.scale_format,
         "ops": list(row.ops),
         **shape_document(row.shape),
         "does": does(row.plan),
@@ -221,7 +234,7 @@ def _cells(row: LeaderboardRow, longest: float, what: str) -> list[object]:
 
 def problem(row: LeaderboardRow) -> tuple[Any, ...]:
     """What makes rows comparable."""
-    return (row.simulated, row.workload, row.contract, row.ops, row.gpu, row.shape)
+    return (row.simulated, row.workload, row.contract, row.scale_format, row.ops, row.gpu, row.shape)
 
 
 def _nothing(store: Store, study: str | None) -> str:

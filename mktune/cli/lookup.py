@@ -8,7 +8,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.book import Accept, Aliases, AllowSimulated, AnyBuild, LookedUpOps, asked_gpu, open_book
-from mktune.cli.options import Gpu, Json, OneKv, OneM, StoreUrl, Tokens, Workload, example, names
+from mktune.cli.options import Gpu, Json, OneKv, OneM, ScaleFormat, StoreUrl, Tokens, Workload, example, names
 from mktune.cli.summary import does, shape_words
 from mktune.graph.workload import workload as known_workload
 
@@ -34,11 +34,12 @@ def lookup(
     any_build: AnyBuild = False,
     accept: Accept = None,
     alias: Aliases = None,
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
     """Look up the plan for a shape on a GPU; a miss says why and exits with 5."""
-    known_workload(workload)
+    known_workload(workload, scale_format)
     hit = open_book(store, accept, any_build, alias).get(
         workload,
         gpu=asked_gpu(gpu),
@@ -47,6 +48,7 @@ def lookup(
         tokens_per_request=tokens_per_request,
         ops=names("--ops", ops) or None,
         allow_simulated=allow_simulated,
+        scale_format=scale_format,
     )
     if as_json:
         render.document(_document(hit))
@@ -81,6 +83,7 @@ def _print(hit: Hit) -> None:
         ("plan", f"{plan.plan_id}{mark}"),
         ("from", "the plans that ship with mktune" if hit.source == "bundle" else "the store"),
         ("ops", ",".join(plan.op_names)),
+        ("scales", plan.scale_format),
         ("tuned for", f"{shape_words(plan.shape)}, {winner.fingerprint.gpu}"),
         ("holds for", f"M {_rows(plan)}, KV {span(*plan.kv_range)}"),
         ("span", f"{measured.span_us:.2f} µs ({measured.low_us:.2f}–{measured.high_us:.2f}){mark}"),

@@ -36,6 +36,10 @@ Workers = Annotated[
 ]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Name of the GPU, such as 'NVIDIA H200'.")]
 Arch = Annotated[str, typer.Option("--arch", metavar="sm_90a", help="Architecture: sm_90a, sm_100a or sm_103a.")]
+ScaleFormat = Annotated[
+    str | None,
+    typer.Option("--scale-format", metavar="fp32|ue8m0", help="How scales are represented. [as the workload says]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 PlanName = Annotated[
     str,

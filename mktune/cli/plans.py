@@ -33,12 +33,13 @@ class BuiltinAt:
     ops: tuple[str, ...]
     shape: Shape
     arch: str
+    scale_format: str | None = None
 
 
 def find(name: str, at: BuiltinAt, store: str | None) -> Found:
     """The plan called `name`. Raises InputError for a name that can be none, NothingFoundError for an unknown id."""
     if name in MODES:
-        plan = make_plan(workload(at.workload), at.ops or None, at.shape, at.arch, name)
+        plan = make_plan(workload(at.workload, at.scale_format), at.ops or None, at.shape, at.arch, name)
         return Found(plan, f"built-in {name}, default configs for {at.arch}")
     if name.endswith(".json") or "/" in name:
         return _read(Path(name))

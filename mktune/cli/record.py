@@ -110,7 +110,8 @@ def record(
 def _around(space: SearchSpace, backend: Backend, plan: str | None, store: str | None) -> Plan:
     """The plan named, else the stored winner of the cell, else a built-in."""
     ops = tuple(space.graph.calls)
-    at = BuiltinAt(space.workload.name, ops, space.shape, backend.device.arch)
+    scales = space.workload.scale_format
+    at = BuiltinAt(space.workload.name, ops, space.shape, backend.device.arch, scales)
     if plan is not None:
         return find(plan, at, store).plan
     from mktune.errors import NothingFoundError
@@ -119,7 +120,7 @@ def _around(space: SearchSpace, backend: Backend, plan: str | None, store: str |
     try:
         with Store.open(store, write=False) as opened:
             gpu, simulated = backend.device.name, backend.simulated
-            served = opened.served_plan(space.workload.name, ops, space.shape, gpu, simulated)
+            served = opened.served_plan(space.workload.name, ops, space.shape, gpu, simulated, scales)
     except NothingFoundError:  # no store yet
         served = None
     return served or find("branches+pdl", at, store).plan

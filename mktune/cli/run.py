@@ -19,6 +19,7 @@ from mktune.cli.options import (
     OneM,
     Ops,
     PlanName,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -63,6 +64,7 @@ def run(
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +75,8 @@ def run(
     if executor is not None:
         choice("--executor", executor, EXECUTORS)
     chosen = choose(backend, sim_gpu)
-    at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), chosen.device.arch)
+    size = Shape.from_m(m, kv, tokens_per_request)
+    at = BuiltinAt(workload, names("--ops", ops), size, chosen.device.arch, scale_format)
     found = find(plan, at, store)
     ran = replace(found.plan, executor=executor or found.plan.executor)
     outcome = measure(ran, chosen, seed)
@@ -91,10 +94,11 @@ def run(
 def measure(plan: Plan, backend: Backend, seed: int) -> Outcome:
     """How the plan ends on this back end. Raises PlanError where a check refuses it before anything is built."""
     from mktune.backends.base import Problem
+    from mktune.graph.workload import workload
     from mktune.measure.admission import refuse_invalid
 
     refuse_invalid({f"plan {plan.short_id}": plan}, backend.device)
-    with backend.open(Problem(plan.workload, plan.op_names, plan.shape, seed)) as bench:
+    with backend.open(Problem.of(workload(plan.workload, plan.scale_format), plan.op_names, plan.shape, seed)) as bench:
         bench.prepare([plan])
         return bench.measure(plan, None)
 

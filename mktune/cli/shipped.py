@@ -8,7 +8,7 @@ from typing import Any
 
 from mktune.cli import render
 from mktune.cli.documents import shape_document
-from mktune.cli.summary import does
+from mktune.cli.summary import does, full_name
 from mktune.errors import NothingFoundError
 from mktune.gpu_name import normalise_gpu
 from mktune.graph.builtin import MODES
@@ -21,10 +21,11 @@ def shipped_leaderboard(
     m: Sequence[int] | None,
     kv: Sequence[int] | None,
     gpu: str | None,
+    scale_format: str | None,
     as_json: bool,
 ) -> None:
     """Print the shipped winners that match. Raises NothingFoundError where none does."""
-    found = [winner for winner in _winners() if _matches(winner, workload, ops, m, kv, gpu)]
+    found = [winner for winner in _winners() if _matches(winner, workload, ops, m, kv, gpu, scale_format)]
     if not found:
         raise NothingFoundError(
             "no plan that ships with mktune matches; without filters, leaderboard --shipped shows all"
@@ -46,7 +47,8 @@ def _winners() -> list[Winner]:
 
 
 def _problem(winner: Winner) -> tuple[str, tuple[str, ...], str]:
-    return winner.plan.workload, winner.plan.op_names, winner.fingerprint.gpu
+    name = full_name(winner.plan.workload, winner.plan.scale_format)
+    return name, winner.plan.op_names, winner.fingerprint.gpu
 
 
 def _matches(
@@ -56,6 +58,7 @@ def _matches(
     m: Sequence[int] | None,
     kv: Sequence[int] | None,
     gpu: str | None,
+    scale_format: str | None,
 ) -> bool:
     plan, shape = winner.plan, winner.plan.shape
     return (
@@ -64,6 +67,7 @@ def _matches(
         and (m is None or shape.m in m)
         and (kv is None or shape.kv in kv)
         and (gpu is None or normalise_gpu(gpu) == normalise_gpu(winner.fingerprint.gpu))
+        and scale_format in (None, plan.scale_format)
     )
 
 
@@ -93,6 +97,7 @@ def _document(winner: Winner) -> dict[str, Any]:
     measured = winner.measurement
     return {
         "workload": winner.plan.workload,
+        "scale_format": winner.plan.scale_format,
         "ops": list(winner.plan.op_names),
         "gpu": winner.fingerprint.gpu,
         **shape_document(winner.plan.shape),

@@ -17,6 +17,7 @@ from mktune.cli.options import (
     OneM,
     Ops,
     PlanName,
+    ScaleFormat,
     StoreUrl,
     Tokens,
     WorkloadOption,
@@ -25,7 +26,7 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.plans import BuiltinAt, Found, find
-from mktune.cli.summary import between, config, shape_words, signed, structure
+from mktune.cli.summary import between, config, full_name, shape_words, signed, structure
 from mktune.cli.verdict import judge
 from mktune.errors import InputError, MktuneError
 from mktune.graph.builtin import MODES
@@ -62,6 +63,7 @@ def show(
     kv: OneKv = 8192,
     tokens_per_request: Tokens = None,
     arch: Arch = "sm_90a",
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether it may be built for --arch, or every reason why not.")
@@ -70,8 +72,10 @@ def show(
 ) -> None:
     """Draw a plan: ops and configs, streams, edges, waits and triggers; of a winner also where its gain comes from."""
     if plan not in MODES:
-        _refuse(context, {"workload", "ops", "m", "kv", "tokens_per_request"} | (set() if check else {"arch"}))
-    at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), known_arch(arch))
+        made = {"workload", "ops", "m", "kv", "tokens_per_request", "scale_format"}
+        _refuse(context, made | (set() if check else {"arch"}))
+    size = Shape.from_m(m, kv, tokens_per_request)
+    at = BuiltinAt(workload, names("--ops", ops), size, known_arch(arch), scale_format)
     found = find(plan, at, store)
     if check:
         if not judge(found.plan, gpu_of(arch), as_json):
@@ -112,7 +116,8 @@ def _print(found: Found) -> None:
     plan = found.plan
     mark = "  simulated" if found.simulated else ""
     render.folded(f"plan {plan.plan_id}{mark}", "bold")
-    render.folded(f"{plan.workload} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
+    name = full_name(plan.workload, plan.scale_format)
+    render.folded(f"{name} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
     render.folded(found.origin)
     if found.winner:
         measured = found.winner.measurement

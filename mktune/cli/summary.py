@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from mktune.measure.stats import Interval
 
 
+def full_name(name: str, scale_format: str) -> str:
+    """A workload's name, and the scale format where the name alone does not mean it."""
+    try:
+        return workload(name, scale_format).full_name
+    except InputError:  # of another version
+        return f"{name} {scale_format}"
+
+
 def shape_words(shape: Shape) -> str:
     """ "M 16 (2 × 8), KV 8192": rows as requests × tokens of each."""
     return f"M {shape.m} ({shape.requests} × {shape.tokens_per_request}), KV {shape.kv}"
@@ -69,16 +77,16 @@ def _tile(op: OpPlan) -> tuple[list[str], dict[str, ConfigValue]]:
 
 def changes(plan: Plan) -> str:
     """The ops whose config is not the default one, with their configs."""
-    usual = _defaults(plan.workload)
+    usual = _defaults(plan.workload, plan.scale_format)
     changed = [f"{name} {short_config(op)}" for name, op in plan.ops if op not in usual.get(name, ())]
     return "; ".join(changed) or "default configs"
 
 
 @cache
-def _defaults(name: str) -> dict[str, tuple[OpPlan, ...]]:
+def _defaults(name: str, scale_format: str) -> dict[str, tuple[OpPlan, ...]]:
     """Op → its default on each architecture; empty for a workload that this mktune does not know."""
     try:
-        calls = workload(name).graph.calls
+        calls = workload(name, scale_format).graph.calls
     except InputError:
         return {}
     return {op: tuple(call.op.default(arch) for arch in ARCHITECTURES) for op, call in calls.items()}

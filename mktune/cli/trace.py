@@ -28,7 +28,7 @@ from mktune.cli.options import (
 )
 from mktune.cli.picture import check_target, require_matplotlib, writing
 from mktune.cli.plans import BuiltinAt, find
-from mktune.cli.summary import between, count, shape_words, signed, structure
+from mktune.cli.summary import between, count, full_name, shape_words, signed, structure
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -89,11 +89,13 @@ def trace(
 def record(plan: Plan, backend: Backend, seed: int) -> Trace:
     """The trace of a plan, verified first. Raises PlanError where a check refuses it, CandidateError where it fails."""
     from mktune.backends.base import Problem
+    from mktune.graph.workload import workload
     from mktune.measure.admission import refuse_invalid, verify_all
 
     named = {f"plan {plan.short_id}": plan}
     refuse_invalid(named, backend.device)
-    with backend.open(Problem(plan.workload, plan.op_names, plan.shape, seed)) as bench:
+    known = workload(plan.workload, plan.scale_format)
+    with backend.open(Problem.of(known, plan.op_names, plan.shape, seed)) as bench:
         bench.prepare([plan])
         verify_all(bench, named)
         return bench.trace(plan)
@@ -127,7 +129,8 @@ def print_trace(trace: Trace, plan: Plan) -> None:
 
     mark = " simulated" if trace.simulated else ""
     render.folded(f"plan {plan.plan_id}{mark}", "bold")
-    render.folded(f"{plan.workload} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
+    name = full_name(plan.workload, plan.scale_format)
+    render.folded(f"{name} {','.join(plan.op_names)}, {shape_words(plan.shape)}, {structure(plan)}")
     layers = "one layer as modelled" if trace.simulated else f"medians over {count(trace.replays, 'layer')}"
     render.folded(f"{trace.gpu}{mark}, {layers}, times in µs from the layer's first begin")
     render.line()

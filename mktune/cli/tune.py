@@ -18,6 +18,7 @@ from mktune.cli.options import (
     Json,
     Ops,
     Rows,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -100,6 +101,7 @@ def tune(
     retry_failed: RetryFailed = False,
     seed: Seed = 0,
     workers: Workers = "1",
+    scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:
     """Search for the fastest correct plan at every M and KV, one study each, and store the winners."""
@@ -108,7 +110,7 @@ def tune(
     from mktune.space import SearchSpace
     from mktune.store import Store
 
-    known, chosen = find(workload), names("--ops", ops) or None
+    known, chosen = find(workload, scale_format), names("--ops", ops) or None
     known.subgraph(chosen)
     grid = shapes(m, kv, tokens_per_request)
     sampler = DEFAULT_SAMPLER if sampler is None else sampler
@@ -199,7 +201,7 @@ def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int
     gpu = f"{backend.device.name}{' (simulated)' if backend.simulated else ''}"
     ops = tuple(space.graph.calls)
     part = "" if ops == space.workload.ops else f" {','.join(ops)}"
-    base = f"{space.workload.name}{part} {size} {gpu}"
+    base = f"{space.workload.full_name}{part} {size} {gpu}"
     taken = {study.name for study in store.studies()}
     numbered = [base, *(f"{base} #{number}" for number in range(2, len(taken) + 3))]
     free = next(place for place, name in enumerate(numbered) if name not in taken)
@@ -209,7 +211,7 @@ def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int
 def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings) -> Study:
     from mktune.backends.base import Problem
 
-    problem = Problem(space.workload.name, tuple(space.graph.calls), space.shape, settings.seed)
+    problem = Problem.of(space.workload, tuple(space.graph.calls), space.shape, settings.seed)
     with settings.backend.open(problem) as bench:
         build = bench.fingerprint.kernels
     return store.study(
@@ -222,6 +224,7 @@ def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings)
         sampler=settings.sampler,
         seed=settings.seed,
         contract=space.workload.contract,
+        scale_format=space.workload.scale_format,
         resume=settings.resume,
         start=True,
         build=build,

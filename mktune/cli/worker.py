@@ -58,7 +58,8 @@ def worker(
         budget = _budget(joined, trials, seconds)
         first, *others = several(backend, number)
         problem = joined.problem
-        searched = SearchSpace.load(workload(problem.workload), problem.ops, problem.shape, first.device, file)
+        known = workload(problem.workload, problem.scale_format)
+        searched = SearchSpace.load(known, problem.ops, problem.shape, first.device, file)
         with watching(shape_words(problem.shape), budget.trials, first.simulated) as observer:
             result = work(searched, first, opened, joined, budget, observer=observer, stop=stop, others=others)
     _report(joined, first, result, as_json)
@@ -74,10 +75,12 @@ def _join(store: Store, name: str) -> tuple[Backend, Study]:
     from mktune.backends import get
     from mktune.backends.base import Problem
     from mktune.backends.models import name_of
+    from mktune.graph.workload import workload
 
     problem = store.find_study(name).problem
     backend = get(problem.backend, name_of(problem.device) if problem.backend == "sim" else "h200")
-    with backend.open(Problem(problem.workload, problem.ops, problem.shape)) as bench:
+    known = workload(problem.workload, problem.scale_format)
+    with backend.open(Problem.of(known, problem.ops, problem.shape)) as bench:
         build = bench.fingerprint.kernels
     return backend, store.join(name, device=backend.device, build=build)
 

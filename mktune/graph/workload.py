@@ -45,6 +45,12 @@ class Workload:
         """Every scale format that it has; the first is what is meant where none is named."""
         return (self.scale_format, *(other.scale_format for other in self.others))
 
+    @property
+    def full_name(self) -> str:
+        """Its name, and the scale format where that is not the one which the name alone means."""
+        own = workload(self.name).scale_format
+        return self.name if self.scale_format == own else f"{self.name} {self.scale_format}"
+
     def under(self, scale_format: str | None) -> Workload:
         """It under that scale format; None: under its own. Raises InputError with those that it has."""
         for found in (self, *self.others):

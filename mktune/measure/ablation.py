@@ -105,6 +105,8 @@ def configs_of(plan: Plan, name: str, ops: Sequence[str] | None) -> dict[str, Op
     """Configs of `ops` (None: all that it has) in `plan`. Raises PlanError where it has none for one of them."""
     if plan.workload != name:
         raise PlanError(f"plan {plan.short_id} is one of {plan.workload}, not of {name}")
+    if plan.scale_format != (own := workload(name).scale_format):
+        raise PlanError(f"plan {plan.short_id} has scale_format {plan.scale_format}, not {own}")
     missing = [op for op in ops or () if op not in plan.op]
     if missing:
         raise PlanError(f"plan {plan.short_id} has no {', '.join(missing)}; it computes {', '.join(plan.op_names)}")
@@ -115,7 +117,7 @@ def at_shape(plan: Plan, shape: Shape) -> Plan:
     """The same plan for another shape; the same object where it is its own."""
     if plan.shape == shape:
         return plan
-    kv_range = workload(plan.workload).subgraph(plan.op_names).served_kv(shape)
+    kv_range = workload(plan.workload, plan.scale_format).subgraph(plan.op_names).served_kv(shape)
     return replace(plan, shape=shape, m_range=shape.served_m, kv_range=kv_range).canonical()
 
 

@@ -82,9 +82,9 @@ def put_back(plan: Plan, device: Device) -> dict[str, PutBack]:
 
 def _tiles(plan: Plan, device: Device) -> PutBack:
     """An op whose default config does not allow its kernels' waits and triggers gets the default ones too."""
-    graph = workload(plan.workload).subgraph(plan.op_names)
+    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
     also, kept = [], []
-    for op, config in workload(plan.workload).default_ops(plan.op_names, device.arch).items():
+    for op, config in workload(plan.workload, plan.scale_format).default_ops(plan.op_names, device.arch).items():
         if config == plan.op[op]:
             continue
         changed = _rechained(plan, _configured(plan, graph, op, config), device)
@@ -128,7 +128,9 @@ def _placement(plan: Plan, device: Device) -> PutBack:
 
 
 def _order(plan: Plan, device: Device) -> PutBack:
-    serial = make_plan(workload(plan.workload), plan.op_names, plan.shape, device.arch, "serial", op_plans=plan.op)
+    serial = make_plan(
+        workload(plan.workload, plan.scale_format), plan.op_names, plan.shape, device.arch, "serial", op_plans=plan.op
+    )
     kernels = {name: replace(kernel, priority=0) for name, kernel in plan.kernels}
     changed = _with_kernels(replace(plan, order=serial.order), kernels)
     return _if_valid(plan, _rechained(plan, changed, device), device, "order")
@@ -157,7 +159,7 @@ def _same(one: Plan, other: Plan) -> bool:
 
 
 def _lowered(plan: Plan) -> str:
-    return runs_as(plan, workload(plan.workload).subgraph(plan.op_names))
+    return runs_as(plan, workload(plan.workload, plan.scale_format).subgraph(plan.op_names))
 
 
 def _early(plan: Plan) -> bool:

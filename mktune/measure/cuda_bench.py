@@ -11,7 +11,6 @@ from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError, SetupError
-from mktune.graph.workload import workload
 from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
@@ -66,7 +65,7 @@ class CudaBench(Bench):
         self.budget = ScreeningBudget()
         self.deadlines = Deadlines(trial_seconds)
         self._device, self._index, self._trial_seconds, self._whole = device, index, trial_seconds, whole
-        self._workload = workload(problem.workload)
+        self._workload = problem.known
         self._graph = self._workload.subgraph(problem.ops)
         layers = layers_for(self._graph, problem.shape, device)
         self.policy = Policy("cuda", layers=layers, shared_kv=shares_kv(self._graph, problem.shape, layers))
@@ -353,6 +352,7 @@ def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:
             "ops": list(problem.ops),
             "shape": _numbers(problem),
             "seed": problem.seed,
+            "scale_format": problem.scale_format,
             "device": asdict(device),
             "index": index,
         },

@@ -70,6 +70,7 @@ class CudaHost:
         seed: int,
         device: dict[str, Any],
         index: int,
+        scale_format: str | None = None,
     ) -> None:
         import torch
 
@@ -77,7 +78,7 @@ class CudaHost:
         index = index_of(self._device.uuid) if self._device.uuid else index  # numbers may differ between processes
         torch.cuda.set_device(index)
         use_device(index)
-        self._workload = workload(workload_name)
+        self._workload = workload(workload_name, scale_format)
         self._shape = Shape(*shape)
         self._seed, self._place = seed, f"cuda:{index}"
         self._held: Opened | None = None

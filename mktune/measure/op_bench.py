@@ -62,7 +62,7 @@ def op_table(
     known = workload(workload_name)
     rows: list[OpRow] = []
     missing: dict[str, str] = {}
-    with backend.open(Problem(known.name, tuple(known.ops), shape, seed)) as whole:
+    with backend.open(Problem.of(known, known.ops, shape, seed)) as whole:
         for op in ops:
             limit = whole.stream_limit(known.graph.calls[op].op.bytes_read(shape))
             peer, why = _peer(whole, op)

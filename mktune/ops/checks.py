@@ -51,7 +51,8 @@ def field_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] 
     known = _choices(op, arch)
     if plan.impl not in known:
         if plan.impl in op.choices(arch):
-            return [Violation("scale_format", "", f"{plan.impl} does not compute {op.scale_format} on {arch}")]
+            others = f"; {' and '.join(known)} can" if known else ""
+            return [Violation("scale_format", "", f"{plan.impl} cannot compute {op.scale_format} on {arch}{others}")]
         return [Violation("impl", "", f"{op.title} has no impl {plan.impl!r} on {arch}; known: {', '.join(known)}")]
     fields = known[plan.impl]
     given = dict(plan.config)

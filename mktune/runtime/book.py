@@ -122,6 +122,7 @@ class PlanBook:
         tokens_per_request: int | None = None,
         ops: Sequence[str] | None = None,
         allow_simulated: bool = False,
+        scale_format: str | None = None,
     ) -> Hit | Miss:
         """The plan to run, or why there is none.
 
@@ -129,6 +130,7 @@ class PlanBook:
         gpu              its name; a `Device` also has its SM count, compute capability, driver and CUDA compared
         ops              names of the ops that the plan must compute; None: the stored plan that covers the most ops
         allow_simulated  also serve plans that only a model has timed
+        scale_format     how the caller's scales are represented; None: as the workload's own are, fp32
 
         A plan answers only where its own M and KV ranges hold the request, tokens per request are equal, and it may be
         built for that shape on that GPU. Of several, the one tuned at the smallest M that covers the request's, then at
@@ -136,17 +138,17 @@ class PlanBook:
         Raises RequestError (an InputError and a ValueError) for what can be no request, such as m=True or m="8", and
         PlanNotFound for a miss of a book that asserts hits.
         """
-        snapshot = self._snapshot
+        snapshot, numbers = self._snapshot, (m, kv, tokens_per_request)
         if type(m) not in _NUMBERS or type(kv) not in _NUMBERS or type(tokens_per_request) not in _NUMBERS:
             # True and 8.0 equal 1 and 8, so they would find those answers; this raises what they deserve.
-            return _answer(snapshot, workload, shape, (m, kv, tokens_per_request), gpu, ops, allow_simulated)
-        key = (workload, shape, m, kv, tokens_per_request, gpu, ops, allow_simulated)
+            return _answer(snapshot, workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
+        key = (workload, shape, m, kv, tokens_per_request, gpu, ops, allow_simulated, scale_format)
         try:
             found = snapshot.answers.get(key)
         except TypeError:  # ops as a list
-            return _answer(snapshot, workload, shape, (m, kv, tokens_per_request), gpu, ops, allow_simulated)
+            return _answer(snapshot, workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
         if found is None:
-            found = _answer(snapshot, workload, shape, (m, kv, tokens_per_request), gpu, ops, allow_simulated)
+            found = _answer(snapshot, workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
             if len(snapshot.answers) >= _REMEMBERED:
                 snapshot.answers.clear()
             snapshot.answers[key] = found
@@ -163,6 +165,7 @@ class PlanBook:
         tokens_per_request: int | None = None,
         ops: Sequence[str] | None = None,
         allow_simulated: bool = False,
+        scale_format: str | None = None,
     ) -> Hit:
         """`lookup`, but a miss is raised as PlanNotFound with its reason."""
         found = self.lookup(
@@ -174,6 +177,7 @@ class PlanBook:
             tokens_per_request=tokens_per_request,
             ops=ops,
             allow_simulated=allow_simulated,
+            scale_format=scale_format,
         )
         if isinstance(found, Miss):
             raise PlanNotFound(found.reason, found.message)
@@ -204,11 +208,12 @@ def _answer(
     gpu: str | Device,
     ops: Sequence[str] | None,
     allow_simulated: bool,
+    scale_format: str | None,
 ) -> Hit | Miss:
     from mktune.runtime.matching import match
 
     plans = snapshot.plans
-    request = make_request(workload, shape, numbers, gpu, ops, allow_simulated)
+    request = make_request(workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
     found = match(request, plans)
     if isinstance(found, Hit):
         if found.differs:

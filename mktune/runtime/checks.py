@@ -37,14 +37,15 @@ class Asked:
 
     @cached_property
     def implemented(self) -> tuple[int, str] | None:
-        """Contract version and scale format that this mktune implements; None for a workload that it does not know."""
+        """The contract version that this mktune implements, and the scale format that is asked for or else the
+        workload's own; None for a workload that it does not know."""
         from mktune.graph.workload import workload as find
 
         try:
             found = find(self.request.workload)
         except InputError:
             return None
-        return found.contract, found.scale_format
+        return found.contract, self.request.scale_format or found.scale_format
 
 
 Check: TypeAlias = Callable[[Entry, Asked], bool]

@@ -47,6 +47,7 @@ def coverage(
     tokens_per_request: int | None = None,
     ops: Sequence[str] | None = None,
     allow_simulated: bool = False,
+    scale_format: str | None = None,
 ) -> list[Cell]:
     """The cells of `rows` × `contexts`, M slowest; the rest as in `PlanBook.lookup`, which answers each.
 
@@ -68,6 +69,7 @@ def coverage(
             gpu=gpu,
             ops=ops,
             allow_simulated=allow_simulated,
+            scale_format=scale_format,
         )
         found.append(Cell(m, kv, answer))
     return found

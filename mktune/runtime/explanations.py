@@ -26,7 +26,7 @@ def _no_contract(entries: list[Entry], asked: Asked) -> str:
 def _no_layout(entries: list[Entry], asked: Asked) -> str:
     known = ", ".join(sorted({entry.scale_format for entry in entries}))
     _, scales = asked.implemented or (0, "")
-    return f"no plan for {asked.request.workload} with scales in {scales}; stored: {known}; tune again"
+    return f"no plan for {asked.request.workload} with scale_format {scales}; stored: {known}; tune it with that one"
 
 
 def _no_ops(entries: list[Entry], asked: Asked) -> str:

@@ -141,7 +141,7 @@ def load(
         found = find_device(index)
     except SetupError as error:
         raise SetupError(f"replaying needs a GPU: {error}") from None
-    graph = workload(plan.workload).subgraph(plan.op_names)
+    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
     check_plan(plan, graph, shape, found)
     missing = [name for name, spec in graph.tensors.items() if spec.kind in _GIVEN and name not in tensors]
     if missing:

@@ -22,9 +22,10 @@ class RequestError(InputError, ValueError):
 class Request:
     """A look-up. `m` and `kv` may be beyond what mktune tunes; that is a miss, not an error.
 
-    gpu     normalised name; `device` where the caller gave more than a name, then also its compute capability (empty:
-            not known)
-    ops     sorted names; None: as many of the workload's ops as a stored plan has
+    gpu           normalised name; `device` where the caller gave more than a name, then also its compute capability
+                  (empty: not known)
+    ops           sorted names; None: as many of the workload's ops as a stored plan has
+    scale_format  how the caller's scales are represented; None: as the workload's own are
     """
 
     workload: str
@@ -36,6 +37,7 @@ class Request:
     ops: tuple[str, ...] | None
     allow_simulated: bool
     compute_capability: str = ""
+    scale_format: str | None = None
 
 
 def make_request(
@@ -45,6 +47,7 @@ def make_request(
     gpu: str | Device,
     ops: Sequence[str] | None,
     allow_simulated: bool,
+    scale_format: str | None = None,
 ) -> Request:
     """Check everything; `numbers` are m, kv and tokens per request. Raises RequestError."""
     if not isinstance(workload, str):
@@ -54,8 +57,20 @@ def make_request(
     name = gpu.name if isinstance(gpu, Device) else gpu
     if not isinstance(name, str) or not name.strip():
         raise RequestError(f"a GPU is a name or a Device, not {gpu!r}")
-    simulated = bool(allow_simulated)
-    return Request(workload, m, kv, tokens, normalise_gpu(name), device, _ops(ops), simulated, _capability(device))
+    if scale_format is not None and not isinstance(scale_format, str):
+        raise RequestError(f"a scale format is a name such as 'fp32', not {scale_format!r}")
+    return Request(
+        workload,
+        m,
+        kv,
+        tokens,
+        normalise_gpu(name),
+        device,
+        _ops(ops),
+        bool(allow_simulated),
+        _capability(device),
+        scale_format,
+    )
 
 
 def _capability(device: Device | None) -> str:

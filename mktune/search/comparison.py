@@ -21,7 +21,6 @@ from typing import Any
 from mktune.backends.recorded import RecordedBackend, RecordedBench
 from mktune.backends.recording import Row
 from mktune.errors import NothingFoundError
-from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.search.op_stage import TRIALS
 from mktune.search.proposals import PATIENCE
@@ -57,7 +56,7 @@ class Landscape:
         self.backend = RecordedBackend(path)
         header = self.backend.header
         problem = header.problem
-        whole = SearchSpace.load(workload(problem.workload), problem.ops, problem.shape, header.device)
+        whole = SearchSpace.load(problem.known, problem.ops, problem.shape, header.device)
         self.space = SubSpace(whole, header.base, header.free)
         self.bench = self.backend.open(problem)
         spans = [row.span_us for row in self.bench.rows.values() if row.ok and row.options]

@@ -115,7 +115,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     search = _Search(loop, builtins)
     with (
         Proposals(space, sampler, study.sampler, given, limit, len(backends)) as proposals,
-        Benches[Begun].open(backends, Problem(study.problem.workload, calls, space.shape, study.seed)) as benches,
+        Benches[Begun].open(backends, Problem.of(space.workload, calls, space.shape, study.seed)) as benches,
     ):
         try:
             if sampler.wants_ops:

@@ -52,7 +52,8 @@ def matrix(
     """The cells in the order of `shapes`, each when it is measured. Raises SetupError."""
     names = tuple(workload.subgraph(ops).calls)
     gpu, simulated = backend.device.name, backend.simulated
-    plans = {shape: store.served_plan(workload.name, names, shape, gpu, simulated) for shape in shapes}
+    scales = workload.scale_format
+    plans = {shape: store.served_plan(workload.name, names, shape, gpu, simulated, scales) for shape in shapes}
     with backend.kept():
         for shape in shapes:
             own = plans[shape]
@@ -61,7 +62,7 @@ def matrix(
                 continue
             others = {other: plan for other in _beside(shape, shapes) if (plan := plans[other]) is not None}
             space = SearchSpace.load(workload, names, shape, backend.device)
-            with backend.open(Problem(workload.name, names, shape)) as bench:
+            with backend.open(Problem.of(workload, names, shape)) as bench:
                 yield _measured(bench, space, own, others)
 
 

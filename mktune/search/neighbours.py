@@ -25,6 +25,7 @@ def neighbour_plans(store: Store, space: SearchSpace, backend: Backend, most: in
         ops=tuple(space.graph.calls),
         gpu=backend.device.name,
         simulated=backend.simulated,
+        scale_format=space.workload.scale_format,
     )
     others = [winner.plan for winner in won if winner.plan.shape != space.shape]
     others.sort(key=lambda plan: (distance(plan.shape, space.shape), plan.plan_id))

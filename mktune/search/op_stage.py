@@ -86,16 +86,18 @@ class OpStage:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""
         whole, shape, build = self._whole, self._space.shape, benches.fingerprint.kernels
         simulated = " (simulated)" if benches.policy.simulated else ""
+        known = self._space.workload
         study = whole.store.study(
-            f"{self._space.workload.name} {call.name} alone {shape.name} {self._device.name}{simulated} {build[:12]}",
-            workload=self._space.workload.name,
+            f"{known.full_name} {call.name} alone {shape.name} {self._device.name}{simulated} {build[:12]}",
+            workload=known.name,
             ops=(call.name,),
             shape=shape,
             device=self._device,
             backend=whole.study.problem.backend,
             sampler=ALONE,
             seed=whole.study.seed,
-            contract=self._space.workload.contract,
+            contract=known.contract,
+            scale_format=known.scale_format,
             resume=True,
             start=True,
             build=build,

@@ -95,7 +95,7 @@ class Recorder:
             raise InputError(f"{path} exists: recordings are never changed")
         self._path, self._part = path, path.with_name(path.name + ".part")
         self._space, self._backend, self._traces = space, backend, traces
-        self._problem = Problem(space.workload.name, tuple(space.graph.calls), space.shape, seed)
+        self._problem = Problem.of(space.workload, tuple(space.graph.calls), space.shape, seed)
 
     def record(self, jobs: Sequence[Job], report: Report, stop: Stop) -> list[Row]:
         """Measure what is missing of `jobs`, the built-in plans and the free configs of each op alone; write the file.

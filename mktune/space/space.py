@@ -54,6 +54,7 @@ class SearchSpace:
         file: SpaceFile,
         configs_only: bool = False,
     ) -> None:
+        workload.require_implementations(ops, device.arch)
         self.file, self._configs_only = file, configs_only
         self.workload = workload
         self.graph = workload.subgraph(ops)
@@ -76,7 +77,10 @@ class SearchSpace:
     def load(
         cls, workload: Workload, ops: Sequence[str] | None, shape: Shape, device: Device, path: Path | None = None
     ) -> SearchSpace:
-        """The space in `path` (default: the one that ships) for these ops (None: all). Raises SpaceError."""
+        """The space in `path` (default: the one that ships) for these ops (None: all).
+
+        Raises SpaceError, InputError where an op has no implementation for the workload's scale format on the device.
+        """
         return cls(workload, ops, shape, device, load(workload, path))
 
     def configs_of(self, op: str) -> SearchSpace:
@@ -229,7 +233,7 @@ class SearchSpace:
 
     def _existing(self, op: str, group: Group) -> Group:
         """The group without what the op does not have on this architecture."""
-        choices = self.graph.calls[op].op.choices(self.device.arch)
+        choices = self.graph.calls[op].op.implementations(self.device.arch)
         rules = list(group.rules)
         fields = dict(group.fields)
         if "impl" in fields:

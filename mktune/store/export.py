@@ -74,7 +74,8 @@ def _order(item: dict[str, Any]) -> tuple[Any, ...]:
     plan, gpu = item["plan"], item["fingerprint"]
     shape = plan["shape"]
     size = (shape["requests"] * shape["tokens_per_request"], shape["kv"], shape["tokens_per_request"])
-    return (plan["workload"], plan["contract"], sorted(plan["ops"]), gpu["gpu"], gpu["sms"], *size, item["plan_id"])
+    what = (plan["workload"], plan["contract"], plan["scale_format"], sorted(plan["ops"]))
+    return (*what, gpu["gpu"], gpu["sms"], *size, item["plan_id"])
 
 
 def _pretty(value: Any, depth: int) -> str:

@@ -30,7 +30,8 @@ UNTRIED = "promotion"
 class LeaderboardRow:
     """One plan in its best trial, or a winner that ran in none.
 
-    rank             from 1, among the plans of the same workload, contract, ops, shape, GPU and `simulated`
+    rank             from 1, among the plans of the same workload, contract, scale format, ops, shape, GPU and
+                     `simulated`
     span_us          median span in µs per layer; low_us, high_us its 95 % interval
     speedup          span of the built-in `serial` / this span; of the same study where that ran it; None: never ran.
                      Without a trial: of the promotion's paired rounds
@@ -57,6 +58,7 @@ class LeaderboardRow:
     ops: tuple[str, ...]
     shape: Shape
     evidence: Winner | None = None
+    scale_format: str = "fp32"
 
     @property
     def builtin(self) -> str:
@@ -85,7 +87,7 @@ def rank(connection: Connection, wanted: Filter, study: str | None, limit: int |
     spans = [
         _Span(row, row.span_us, row.source)
         for row in whole_rows(connection.execute(_spans(study)))
-        if _matches(wanted, row)
+        if wanted.matches(row)
     ]
     winners = {_key(row): row for row in served_rows(connection, wanted)}
     tried = {_key(span.row) for span in spans}
@@ -110,9 +112,10 @@ def _key(row: Row[Any]) -> tuple[str, str, bool]:
 def _spans(study: str | None) -> Executable:
     columns = (TrialRow.id, TrialRow.number, TrialRow.plan_id, TrialRow.source)
     spans = (MeasurementRow.span_us, MeasurementRow.low_us, MeasurementRow.high_us, MeasurementRow.simulated)
-    problem = (StudyRow.workload, StudyRow.contract, StudyRow.ops, StudyRow.requests, StudyRow.tokens_per_request)
+    problem = (StudyRow.workload, StudyRow.contract, StudyRow.scale_format, StudyRow.ops)
+    shape = (StudyRow.requests, StudyRow.tokens_per_request, StudyRow.kv)
     query = (
-        select(*columns, *spans, *problem, StudyRow.kv, StudyRow.name.label("study"), DeviceRow.name.label("gpu"))
+        select(*columns, *spans, *problem, *shape, StudyRow.name.label("study"), DeviceRow.name.label("gpu"))
         .join(MeasurementRow, MeasurementRow.trial_id == TrialRow.id)
         .join(StudyRow, StudyRow.id == TrialRow.study_id)
         .join(DeviceRow, DeviceRow.id == StudyRow.device_id)
@@ -122,14 +125,9 @@ def _spans(study: str | None) -> Executable:
     return query if study is None else query.where(StudyRow.name == study)
 
 
-def _matches(wanted: Filter, row: Row[Any]) -> bool:
-    shape = (row.requests, row.tokens_per_request, row.kv)
-    return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)
-
-
 def _problem(row: Row[Any]) -> tuple[Any, ...]:
     shape = (row.requests * row.tokens_per_request, row.kv, row.tokens_per_request)
-    return (row.simulated, row.workload, row.contract, row.ops, row.gpu, *shape)
+    return (row.simulated, row.workload, row.contract, row.scale_format, row.ops, row.gpu, *shape)
 
 
 def _rank_problem(
@@ -174,6 +172,7 @@ def _row(
         gpu=row.gpu,
         workload=row.workload,
         contract=row.contract,
+        scale_format=row.scale_format,
         ops=tuple(row.ops.split(",")),
         shape=Shape(row.requests, row.tokens_per_request, row.kv),
         evidence=evidence,

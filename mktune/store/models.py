@@ -71,6 +71,7 @@ class StudyRow(Base):
     invalid: Mapped[int] = mapped_column(server_default=text("0"))
     duplicate: Mapped[int] = mapped_column(server_default=text("0"))
     max_trials: Mapped[int] = mapped_column(server_default=text("0"))
+    scale_format: Mapped[str] = mapped_column(server_default="fp32")
 
 
 class TrialRow(Base):

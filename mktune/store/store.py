@@ -92,6 +92,7 @@ class Store(Closing):
         resume: bool = False,
         start: bool = False,
         build: str = "",
+        scale_format: str = "fp32",
     ) -> Study:
         """A new study, or with `resume` the stored one of that name, its abandoned trials ended as lost.
 
@@ -101,7 +102,8 @@ class Store(Closing):
         searches another problem (with it), or cannot be stored. Another sampler or seed may go on with a study: both
         say how it is searched, not what.
         """
-        problem = StudyProblem(workload, contract, studies.sorted_ops(ops), shape, device, backend, build)
+        named = studies.sorted_ops(ops)
+        problem = StudyProblem(workload, contract, named, shape, device, backend, build, scale_format)
         with self._database.write(alone=True) as connection:
             if not resume or (start and studies.find(connection, name) is None):
                 return studies.create(connection, name, problem, sampler, seed)
@@ -262,15 +264,27 @@ class Store(Closing):
         shape: Shape | None = None,
         gpu: str | None = None,
         simulated: bool | None = None,
+        scale_format: str | None = None,
         history: bool = False,
     ) -> list[Winner]:
         """The winners that match, in a fixed order; with `history` also those that were replaced."""
+        wanted = Filter(workload, ops, shape, gpu, simulated, scale_format)
         with self._database.read() as connection:
-            return winners.served(connection, Filter(workload, ops, shape, gpu, simulated), history=history)
+            return winners.served(connection, wanted, history=history)
 
-    def served_plan(self, workload: str, ops: Sequence[str], shape: Shape, gpu: str, simulated: bool) -> Plan | None:
+    def served_plan(
+        self,
+        workload: str,
+        ops: Sequence[str],
+        shape: Shape,
+        gpu: str,
+        simulated: bool,
+        scale_format: str | None = None,
+    ) -> Plan | None:
         """The plan of the winner that was tuned at exactly this shape, the last where there are several."""
-        found = self.winners(workload=workload, ops=ops, shape=shape, gpu=gpu, simulated=simulated)
+        found = self.winners(
+            workload=workload, ops=ops, shape=shape, gpu=gpu, simulated=simulated, scale_format=scale_format
+        )
         return found[-1].plan if found else None
 
     def leaderboard(
@@ -281,12 +295,13 @@ class Store(Closing):
         shape: Shape | None = None,
         gpu: str | None = None,
         simulated: bool | None = None,
+        scale_format: str | None = None,
         study: str | None = None,
         limit: int | None = None,
     ) -> list[LeaderboardRow]:
         """The best span of each plan, ranked within its problem; `limit` rows of each problem, and its winner."""
         with self._database.read() as connection:
-            wanted = Filter(workload, ops, shape, gpu, simulated)
+            wanted = Filter(workload, ops, shape, gpu, simulated, scale_format)
             return leaderboard.rank(connection, wanted, study, limit)
 
     def find_plan(self, prefix: str) -> Plan:

@@ -33,6 +33,7 @@ class StudyProblem:
     device: Device
     backend: str
     build: str = ""
+    scale_format: str = "fp32"
 
 
 class StudyExists(InputError):
@@ -75,6 +76,7 @@ def create(connection: Connection, name: str, problem: StudyProblem, sampler: st
         "device_id": _device_id(connection, problem.device),
         "backend": problem.backend,
         "build": problem.build,
+        "scale_format": problem.scale_format,
         "sampler": sampler,
         "seed": seed,
         "created": now(),
@@ -160,6 +162,7 @@ def _study(row: RowMapping) -> Study:
         device=Device(**{name: row[f"device_{name}"] for name in _DEVICE_FIELDS}),
         backend=row["backend"],
         build=row["build"],
+        scale_format=row["scale_format"],
     )
     kept = ("id", "name", "sampler", "seed", "created", "invalid", "duplicate", "max_trials")
     return Study(problem=problem, **{name: row[name] for name in kept})
@@ -168,7 +171,8 @@ def _study(row: RowMapping) -> Study:
 def _differences(stored: StudyProblem, asked: StudyProblem) -> list[tuple[str, str, str]]:
     """(what, stored, asked) of what differs. The same GPU elsewhere, or under another driver, is no other problem."""
     pairs: list[tuple[str, object, object]] = [
-        (name, getattr(stored, name), getattr(asked, name)) for name in ("workload", "contract", "backend")
+        (name, getattr(stored, name), getattr(asked, name))
+        for name in ("workload", "contract", "scale_format", "backend")
     ]
     pairs.append(("ops", ",".join(stored.ops), ",".join(asked.ops)))
     pairs.append(("the shape", _shape_text(stored.shape), _shape_text(asked.shape)))

@@ -33,16 +33,18 @@ class Filter:
     shape: Shape | None = None
     gpu: str | None = None
     simulated: bool | None = None
+    scale_format: str | None = None
 
-    def matches(self, workload: str, ops: str, shape: tuple[int, int, int], gpu: str, simulated: bool) -> bool:
-        """`ops` joined by commas, `shape` as (requests, tokens per request, kv)."""
+    def matches(self, row: Row[Any]) -> bool:
+        """Whether a row with the columns of a winner's key, or with those of a study and its span, is asked for."""
         own = self.shape and (self.shape.requests, self.shape.tokens_per_request, self.shape.kv)
         return (
-            self.workload in (None, workload)
-            and (self.ops is None or ",".join(sorted_ops(self.ops)) == ops)
-            and own in (None, shape)
-            and (self.gpu is None or normalise_gpu(self.gpu) == normalise_gpu(gpu))
-            and self.simulated in (None, simulated)
+            self.workload in (None, row.workload)
+            and (self.ops is None or ",".join(sorted_ops(self.ops)) == row.ops)
+            and own in (None, (row.requests, row.tokens_per_request, row.kv))
+            and (self.gpu is None or normalise_gpu(self.gpu) == normalise_gpu(row.gpu))
+            and self.simulated in (None, row.simulated)
+            and self.scale_format in (None, row.scale_format)
         )
 
 
@@ -123,14 +125,14 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     query = select(PlanRow.document, *columns).order_by(*columns, PlanRow.id)
     if not history:
         query = query.where(PlanRow.replaced.is_(None))
-    return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if _row_matches(wanted, row)]
+    return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
 
 
 def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
     """The rows of `PlanRow` that match and are served: their key, plan id, study and document."""
     columns = (PlanRow.plan_id, PlanRow.study, PlanRow.document, *(getattr(PlanRow, name) for name in PLAN_KEY))
     query = select(*columns).where(PlanRow.replaced.is_(None)).order_by(PlanRow.id)
-    return [row for row in whole_rows(connection.execute(query)) if _row_matches(wanted, row)]
+    return [row for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
 
 
 def find_plan(connection: Connection, prefix: str) -> Plan:
@@ -194,8 +196,3 @@ def _no_slower(current: Winner, new: Winner) -> bool:
 
 def _same_plan(left: Winner, right: Winner) -> bool:
     return left.plan.plan_id == right.plan.plan_id
-
-
-def _row_matches(wanted: Filter, row: Row[Any]) -> bool:
-    shape = (row.requests, row.tokens_per_request, row.kv)
-    return wanted.matches(row.workload, row.ops, shape, row.gpu, row.simulated)

@@ -34,7 +34,7 @@ def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
     kernel's wait knew: the default reading of what CUDA promises, which no direct edge states.
     """
     try:
-        judged = judged_graph(plan.workload, tuple(plan.op), plan.shape, device)
+        judged = judged_graph(plan.workload, tuple(plan.op), plan.shape, device, plan.scale_format)
     except InputError as error:
         return [Violation("workload", plan.workload, str(error))]
     found = wrong_header(plan, judged.known)

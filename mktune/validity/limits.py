@@ -113,8 +113,13 @@ class JudgedGraph:
 
 
 @lru_cache(maxsize=64)
-def judged_graph(name: str, ops: tuple[str, ...], shape: Shape, device: Device) -> JudgedGraph:
-    """The graph of `ops` of a workload. Raises InputError for what is unknown or not connected."""
+def judged_graph(name: str, ops: tuple[str, ...], shape: Shape, device: Device, scale_format: str) -> JudgedGraph:
+    """The graph of `ops` of a workload, under its own scale format where it does not have that one.
+
+    Raises InputError for what is unknown or not connected.
+    """
     known = workload(name)
+    if scale_format in known.scale_formats:
+        known = known.under(scale_format)
     graph = known.subgraph(ops)
     return JudgedGraph(known, graph, tuple(JudgedCall(call.name, call, shape, device) for call in graph.calls.values()))
