@@ -19,6 +19,7 @@ from mktune.cli.options import (
     OneKv,
     OneM,
     Ops,
+    ScaleFormat,
     Tokens,
     Workload,
     example,
@@ -61,6 +62,7 @@ def compile_(
     m: OneM = 16,
     kv: OneKv = 8192,
     tokens_per_request: Tokens = None,
+    scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:
     """Compile the kernels of the default configs, without a GPU, and read their machine code.
@@ -69,7 +71,7 @@ def compile_(
     """
     from mktune.graph.workload import workload as find
 
-    known = find(workload)
+    known = find(workload, scale_format)
     chosen = _compilable(known, names("--ops", ops))
     shape = Shape.from_m(m, kv, tokens_per_request)
     begin = time.monotonic()
@@ -97,13 +99,15 @@ def compile_(
 def compile_defaults(known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str) -> list[Built]:
     """Every distinct kernel of the built-in plans' default configs, compiled in parallel, in issue order.
 
-    Raises CandidateError where one does not compile, SetupError without a compiler.
+    Raises CandidateError where one does not compile, SetupError without a compiler, InputError where none computes the
+    workload's scale format.
     """
     from mktune.backends.models import gpu_of
     from mktune.graph.builtin import make_plan
     from mktune.jit.build import build
     from mktune.lowering.graph import lower
 
+    known.require_implementations(ops, arch)
     device = gpu_of(arch)
     found: dict[KernelSpec, tuple[str, str, KernelPlan, Launch]] = {}
     for mode in MODES:

@@ -53,7 +53,11 @@ def weight_words(n: int, k: int) -> Port:
 
 
 def power_of_two(scales: torch.Tensor) -> torch.Tensor:
-    """The smallest power of two that is at least each of the fp32 `scales`, which are positive and no subnormals."""
+    """The smallest power of two that is at least each of the fp32 `scales`, which are positive and no subnormals.
+
+    Of max(amax, floor) / 448 it is exact, be that divided or multiplied by the fp32 number nearest to 1 / 448: only at
+    448 times a power of two does a rounding decide, and there both give the power itself.
+    """
     import torch
 
     carried = scales.view(torch.int32) + ((1 << _MANTISSA) - 1)  # any bit below the exponent raises it by one

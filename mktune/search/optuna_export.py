@@ -63,6 +63,7 @@ def _write(storage: Any, study: Study, trials: Sequence[Trial]) -> None:
     problem = study.problem
     about = {MARK: study.id, "workload": problem.workload, "ops": ",".join(problem.ops), "sampler": study.sampler}
     about |= {"M": problem.shape.m, "KV": problem.shape.kv, "GPU": problem.device.name, "backend": problem.backend}
+    about["scale_format"] = problem.scale_format
     for name, value in about.items():
         made.set_user_attr(name, value)
     made.set_metric_names(["span in µs"])

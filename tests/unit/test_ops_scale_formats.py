@@ -36,6 +36,17 @@ def test_the_rule_is_that_of_the_contract_for_every_bf16_value():
         assert scale == 2.0 ** (exponent - 9 + (mantissa > 0.875)), peak
 
 
+@pytest.mark.parametrize("exponent", [-40, -9, 0, 5, 100])
+def test_the_rule_is_exact_however_448_is_divided_out(exponent):
+    """GPUs may multiply by the reciprocal: no fp32 value beside the boundary gets another exponent by that."""
+    boundary = torch.tensor([448.0 * 2.0**exponent])
+    bits = boundary.view(torch.int32) + torch.arange(-64, 65, dtype=torch.int32)
+    peaks = bits.view(torch.float32)
+    exact = torch.where(peaks > boundary, 2.0 ** (exponent + 1), 2.0**exponent)
+    assert torch.equal(power_of_two(peaks / 448), exact)
+    assert torch.equal(power_of_two(peaks * torch.tensor(1 / 448)), exact)
+
+
 @pytest.mark.parametrize(("peak", "scale", "code"), [(448.0, 1, 448.0), (450.0, 2, 224.0), (-896.0, 2, -448.0)])
 def test_no_value_passes_448(peak, scale, code):
     x = torch.zeros(1, 128)
