@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FUSED = "+"
+"""Joins the names of kernels that are one launch: "B1p+C0". No op is called by a name with it."""
+
 
 @dataclass(frozen=True)
 class Access:
@@ -23,8 +26,8 @@ class Access:
 class KernelFacts:
     """A kernel of a configured op.
 
-    name      unique in the workload: "A0", "B0p", "B0f", …
-    op        the op it belongs to
+    name      unique in the workload: "A0", "B0p", "B0f", …; of kernels that are one launch "B1p+C0"
+    op        the op it belongs to, or those ops, joined likewise
     accesses  every global access of the kernel
     waits     True: on every path at least one thread executes the wait before the grid can end ("always")
     trigger   "exit", "after_wait" (the triggering thread waited) or "before_wait"

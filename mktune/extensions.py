@@ -5,7 +5,8 @@
         workloads/<name>.py           WORKLOAD, a `mktune.graph.workload.Workload` of that name
         ops/<op>.py                   a subclass of `mktune.ops.base.Op` with that title
         ops/launch/<op>.py            `launches` and `dynamic_smem` of that op, as in `mktune.ops.launch`
-        kernels/standalone/<op>.cu    its kernels; they may include mktune's headers
+        ops/launch/<op>_<op>.py       `fused` of two ops that the workload's `fusions` name, if there are any
+        kernels/standalone/<op>.cu    its kernels, and those of <op>_<op>; they may include mktune's headers
         search_spaces/<name>.yaml     what to tune
 
     MKTUNE_PATH=~/my_kernels mktune tune my_workload --m 16 --kv 8192

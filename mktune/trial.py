@@ -120,6 +120,8 @@ class Trial:
 class Fingerprint:
     """What a stored plan was measured with; checked at look-up (`mktune.runtime.versions`). Empty text equals nothing.
 
+    kernels   hash of the sources of the plan's ops; behind it, each after a "+", that of each kernel which some of them
+              share
     packages  name → version of each package whose kernels the plan runs; sorted, empty where it runs only our own
     """
 
@@ -132,6 +134,18 @@ class Fingerprint:
     kernels: str
     mktune: str
     packages: tuple[tuple[str, str], ...] = ()
+
+
+def built_alike(one: str, other: str) -> bool:
+    """Whether two values of `Fingerprint.kernels` are of one build: of two plans, one may share kernels that the other
+    does not."""
+    ours, theirs = one.split("+"), other.split("+")
+    return ours[0] == theirs[0] and (set(ours) <= set(theirs) or set(theirs) <= set(ours))
+
+
+def short_build(kernels: str) -> str:
+    """The beginnings of the hashes in `Fingerprint.kernels`."""
+    return "+".join(part[:12] for part in kernels.split("+"))
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,11 @@ class Bench(Closing):
     policy: Policy
     fingerprint: Fingerprint
 
+    @property
+    def build(self) -> str:
+        """What plans of a study here may be compiled from: `Fingerprint.kernels` with all that its ops may share."""
+        return self.fingerprint.kernels
+
     @abstractmethod
     def prepare(self, plans: Sequence[Plan]) -> None:
         """Start compiling these plans in the background, so that `measure` finds them warm. Returns at once."""

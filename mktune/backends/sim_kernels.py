@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mktune.access import KernelFacts
 from mktune.backends.sim_constants import Constants
 from mktune.backends.sim_model import SimKernel
+from mktune.graph.fused import fused_among, launched_as, parts_of, with_parts
 from mktune.graph.opgraph import Call, OpGraph
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.ops.base import KernelWork
+from mktune.ops.sharing import placed_part
 from mktune.plan import KernelPlan, OpPlan, Plan
 
 
 def sim_kernels(plan: Plan, graph: OpGraph, lowered: KernelGraph, constants: Constants) -> tuple[SimKernel, ...]:
     """The kernels of `lowered`, in its order."""
-    found = {}
+    found: dict[str, SimKernel] = {}
     facts = {kernel.name: kernel for kernel in lowered.kernels}
+    launched, placed = launched_as(plan.kernel), with_parts(plan.kernel)
     for name, call in graph.calls.items():
         op = plan.op[name]
         for kernel, work in zip(call.kernel_names(op), call.op.work(op, plan.shape), strict=True):
-            found[kernel] = _kernel(plan, call, op, facts[kernel], work, constants)
+            done = facts[launched.get(kernel, kernel)]
+            found[kernel] = _kernel(plan, placed[kernel], call, op, done, work, constants)
+    for name in fused_among(plan.kernel):
+        found[name] = _side_by_side(name, [found[part] for part in parts_of(name)])
     return tuple(found[kernel.name] for kernel in lowered.kernels)
 
 
-def _kernel(plan: Plan, call: Call, op: OpPlan, facts: KernelFacts, work: KernelWork, c: Constants) -> SimKernel:
-    placed = plan.kernel[facts.name]
+def _side_by_side(name: str, parts: Sequence[SimKernel]) -> SimKernel:
+    """Tiles of several ops in one grid: a CTA takes as much room as the largest, the end is that of the slowest."""
+    cold = sum(part.cold_bytes for part in parts)
+    return replace(
+        parts[0],
+        name=name,
+        ctas=sum(part.ctas for part in parts),
+        ctas_per_sm=min(part.ctas_per_sm for part in parts),
+        cold_bytes=cold,
+        ring_bytes=sum(part.ring_bytes for part in parts),
+        ahead_bytes=sum(part.ahead_bytes for part in parts),
+        passes=sum(part.cold_bytes * part.passes for part in parts) / cold if cold else 1.0,
+        busy_us=sum(part.busy_us for part in parts),
+        tail_us=max(part.tail_us for part in parts),
+    )
+
+
+def _kernel(
+    plan: Plan, placed: KernelPlan, call: Call, op: OpPlan, facts: KernelFacts, work: KernelWork, c: Constants
+) -> SimKernel:
+    """A kernel of one op; `facts` are those of the launch that it is, or is a part of."""
     ring = float(work.prefetch_bytes or work.ctas * work.threads * c.thread_rate * c.memory_latency)
     return SimKernel(
         name=facts.name,
@@ -33,7 +60,7 @@ def _kernel(plan: Plan, call: Call, op: OpPlan, facts: KernelFacts, work: Kernel
         ctas_per_sm=_ctas_per_sm(work, c),
         cold_bytes=float(work.cold_bytes),
         ring_bytes=ring,
-        ahead_bytes=_ahead(placed, work),
+        ahead_bytes=_ahead(placed_part(call.op, op, placed), work),
         passes=_passes(plan, op),
         busy_us=_busy_us(plan, call, op, work, c),
         tail_us=_tail_us(plan, call, op, facts, work, c),

@@ -25,7 +25,7 @@ class SimKernel:
 
     ring_bytes   cold bytes that all CTAs together can have in flight
     ahead_bytes  cold bytes that may be fetched before the wait (ring, and L2 beyond it); 0: it fetches nothing
-    passes       how often the cold bytes cross from L2 to the SMs
+    passes       how often the cold bytes cross from L2 to the SMs, on average
     busy_us      arithmetic, at the rate of the whole GPU
     tail_us      what follows the last cold byte: results, partial sums, last arrivers
     """
@@ -36,7 +36,7 @@ class SimKernel:
     cold_bytes: float
     ring_bytes: float
     ahead_bytes: float
-    passes: int
+    passes: float
     busy_us: float
     tail_us: float
     gdc: str

@@ -101,10 +101,12 @@ def _own_workload(name: str) -> Check:
 
     place = f"workload {name}"
     try:
-        titles = {call.op.title for call in workload(name).graph.calls.values()}
+        calls = workload(name).graph.calls
+        titles = {call.op.title for call in calls.values()}
+        together = {"_".join(calls[op].op.title for op in ops) for ops in workload(name).fusions}
         if not resources.search_space(name).is_file():
             return Check(place, BROKEN, f"it has no search_spaces/{name}.yaml, so that nothing can be tuned")
-        if without := sorted(title for title in titles if not has_kernels(title)):
+        if without := sorted(title for title in titles | together if not has_kernels(title)):
             return Check(
                 place, ABSENT, f"no ops/launch/<op>.py for {', '.join(without)}: only the simulator can tune it"
             )

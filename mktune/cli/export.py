@@ -14,6 +14,7 @@ from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 from mktune.cli.summary import count
 from mktune.errors import InputError, MktuneError, NothingFoundError
+from mktune.graph.fused import fused_among
 from mktune.location import hide_password
 
 if TYPE_CHECKING:
@@ -172,17 +173,18 @@ def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]
 
 def _is_own_build(winner: Winner) -> bool:
     """Whether the plan's span is that of this package's kernels (a model's span never depends on them)."""
-    return winner.measurement.policy.simulated or winner.fingerprint.kernels == _own_build(
-        winner.plan.workload, winner.plan.op_names
-    )
+    plan = winner.plan
+    if winner.measurement.policy.simulated:
+        return True
+    return winner.fingerprint.kernels == _own_build(plan.workload, plan.op_names, fused_among(plan.kernel))
 
 
 @cache
-def _own_build(workload: str, ops: tuple[str, ...]) -> str | None:
+def _own_build(workload: str, ops: tuple[str, ...], fused: tuple[str, ...]) -> str | None:
     from mktune.jit.fingerprint import kernels_fingerprint
 
     try:
-        return kernels_fingerprint(workload, ops)
+        return kernels_fingerprint(workload, ops, fused)
     except MktuneError:  # a workload, an op or a kernel that this mktune does not have
         return None
 

@@ -41,6 +41,7 @@ PUT_BACK = {
     "pdl": "every edge and chain full",
     "placement": "waits at entry, triggers at exit",
     "order": "call order, no priorities",
+    "fusion": "every kernel a launch of its own",
 }
 """Group of choices → its default, in the order of the table."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
+from mktune.graph.fused import fused_among
 from mktune.graph.workload import workload
 from mktune.plan import EDGE_KINDS, ConfigValue, OpPlan, Plan
 from mktune.shape import Shape
@@ -30,9 +31,11 @@ def shape_words(shape: Shape) -> str:
 
 
 def size(plan: Plan) -> str:
-    """ "3 kernels, 1 stream"."""
+    """ "3 kernels, 1 stream"; "9 kernels (B1p+C0, D0+D1p fused), 2 streams"."""
     streams = len({kernel.stream for _, kernel in plan.kernels})
-    return f"{count(len(plan.kernels), 'kernel')}, {count(streams, 'stream')}"
+    fused = fused_among(plan.kernel)
+    together = f" ({', '.join(fused)} fused)" if fused else ""
+    return f"{count(len(plan.kernels), 'kernel')}{together}, {count(streams, 'stream')}"
 
 
 def structure(plan: Plan) -> str:

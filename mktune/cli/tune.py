@@ -213,7 +213,7 @@ def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings)
 
     problem = Problem.of(space.workload, tuple(space.graph.calls), space.shape, settings.seed)
     with settings.backend.open(problem) as bench:
-        build = bench.fingerprint.kernels
+        build = bench.build
     return store.study(
         name,
         workload=space.workload.name,

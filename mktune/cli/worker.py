@@ -81,7 +81,7 @@ def _join(store: Store, name: str) -> tuple[Backend, Study]:
     backend = get(problem.backend, name_of(problem.device) if problem.backend == "sim" else "h200")
     known = workload(problem.workload, problem.scale_format)
     with backend.open(Problem.of(known, problem.ops, problem.shape)) as bench:
-        build = bench.fingerprint.kernels
+        build = bench.build
     return backend, store.join(name, device=backend.device, build=build)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mktune.access import FUSED
 from mktune.errors import InputError, PlanError
 from mktune.graph.opgraph import OpGraph
 from mktune.lowering.kernel_graph import KernelGraph
@@ -44,7 +45,7 @@ def run_reference(
 
 def op_order(lowered: KernelGraph) -> tuple[str, ...]:
     """Ops by the place of their last kernel in the issue order."""
-    last = {kernel.op: place for place, kernel in enumerate(lowered.kernels)}
+    last = {op: place for place, kernel in enumerate(lowered.kernels) for op in kernel.op.split(FUSED)}
     return tuple(sorted(last, key=last.__getitem__))
 
 

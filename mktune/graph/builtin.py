@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mktune.errors import InputError
+from mktune.graph.fused import kernel_ops, launched_as
 from mktune.graph.kernel_edges import Edges, kernel_edges, kernel_names
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import Workload
@@ -32,18 +33,27 @@ def make_plan(
     arch: str,
     mode: str,
     op_plans: Mapping[str, OpPlan] | None = None,
+    fused: Sequence[str] = (),
 ) -> Plan:
     """The built-in plan `mode` of these ops (None: all), with default configs or those of `op_plans`, canonical.
 
-    Raises InputError for an unknown mode or op, or ops that are not connected.
+    fused  kernels to launch in the place of their parts, such as "B1p+C0", in the branch of the first; none in what
+           searches start from. Whether the configs allow it, `mktune.validity` says
+
+    Raises InputError for an unknown mode, op or fused kernel, or ops that are not connected.
     """
     if mode not in MODES:
         raise InputError(f"unknown built-in plan {mode!r}; known: {', '.join(MODES)}")
     graph = workload.subgraph(ops)
     configs = {name: (op_plans or {}).get(name) or call.op.default(arch) for name, call in graph.calls.items()}
-    order = kernel_names(graph, configs)
-    edges = kernel_edges(graph, configs)
-    streams = _streams(workload, graph, configs) if mode.startswith("branches") else dict.fromkeys(order, 0)
+    known = workload.fused_kernels(ops, arch)
+    if unknown := [name for name in fused if name not in known]:
+        raise InputError(f"no launch {', '.join(unknown)}; there are {', '.join(known) or 'none of these ops'}")
+    order = kernel_names(graph, configs, fused)
+    edges = kernel_edges(graph, configs, fused)
+    ops_of = kernel_ops(graph, configs, fused)
+    branches = _branches(workload, ops_of)
+    streams = {kernel: branches[kernel] if mode.startswith("branches") else 0 for kernel in order}
     pdl = mode.endswith("+pdl")
     kernels = _early(graph, configs, streams, edges) if pdl else {k: KernelPlan(stream=streams[k]) for k in order}
     return Plan(
@@ -71,9 +81,10 @@ def builtin_plans(
     return {mode: make_plan(workload, ops, shape, arch, mode, op_plans) for mode in MODES}
 
 
-def _streams(workload: Workload, graph: OpGraph, configs: Mapping[str, OpPlan]) -> dict[str, int]:
+def _branches(workload: Workload, ops_of: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """A fused kernel runs where its first op does."""
     branch = {op: number for number, ops in enumerate(workload.branches) for op in ops}
-    return {kernel: branch[name] for name, call in graph.calls.items() for kernel in call.kernel_names(configs[name])}
+    return {kernel: branch[ops[0]] for kernel, ops in ops_of.items()}
 
 
 def _early(
@@ -82,14 +93,21 @@ def _early(
     """Every kernel with the latest wait that reads only constants before it, and the earliest trigger."""
     last_on_stream = {stream: kernel for kernel, stream in streams.items()}
     followed = {source for source, _ in edges} | set(streams).difference(last_on_stream.values())
-    plans = {}
+    launched, late = launched_as(streams), set[str]()
     for name, call in graph.calls.items():
         op, config = call.op, configs[name]
         for suffix, kernel in zip(op.kernels(config), call.kernel_names(config), strict=True):
-            trigger = "start" if kernel in followed else "exit"
-            gdc = "prefetch" if _prefetches_constants(graph, name, config, suffix) else "prologue"
-            plans[kernel] = KernelPlan(streams[kernel], gdc=gdc, trigger=trigger, chain="programmatic")
-    return plans
+            if not _prefetches_constants(graph, name, config, suffix):
+                late.add(launched.get(kernel, kernel))
+    return {
+        kernel: KernelPlan(
+            stream,
+            gdc="prologue" if kernel in late else "prefetch",
+            trigger="start" if kernel in followed else "exit",
+            chain="programmatic",
+        )
+        for kernel, stream in streams.items()
+    }
 
 
 def _prefetches_constants(graph: OpGraph, name: str, config: OpPlan, suffix: str) -> bool:

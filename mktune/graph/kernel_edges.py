@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mktune.access import KernelFacts
+from mktune.graph.fused import fuse_edges, fuse_facts, fused_among, kernel_ops, with_parts
 from mktune.graph.opgraph import OpGraph
 from mktune.plan import KernelPlan, OpPlan
 
@@ -13,28 +14,35 @@ Edges = tuple[tuple[str, str], ...]
 _MAX_CACHED_EDGES = 1024
 
 
-def kernel_names(graph: OpGraph, op_plans: Mapping[str, OpPlan]) -> tuple[str, ...]:
-    """Every kernel of the graph under `op_plans`, in call order: the serial order."""
-    return tuple(name for call in graph.calls.values() for name in call.kernel_names(op_plans[call.name]))
+def kernel_names(graph: OpGraph, op_plans: Mapping[str, OpPlan], fused: Sequence[str] = ()) -> tuple[str, ...]:
+    """Every kernel of the graph under `op_plans`, those of `fused` in the place of their parts, in call order: the
+    serial order."""
+    names = tuple(kernel_ops(graph, op_plans, fused))
+    return topological_order(names, kernel_edges(graph, op_plans, fused)) if fused else names
 
 
 def graph_facts(
     graph: OpGraph, op_plans: Mapping[str, OpPlan], kernels: Mapping[str, KernelPlan]
 ) -> tuple[KernelFacts, ...]:
-    """What every kernel does, with graph-wide names, in call order. `kernels` has a plan for each kernel."""
+    """What every kernel does, with graph-wide names, in call order. `kernels` has a plan for each kernel; those that
+    are fused stand there in the place of their parts."""
     found: list[KernelFacts] = []
+    fused = fused_among(kernels)
+    placed = with_parts(kernels) if fused else kernels
     for name, call in graph.calls.items():
         plan = op_plans[name]
-        found += call.facts(plan, tuple(kernels[kernel] for kernel in call.kernel_names(plan)))
-    return tuple(found)
+        found += call.facts(plan, tuple(placed[kernel] for kernel in call.kernel_names(plan)))
+    return tuple(fuse_facts(found, fused)) if fused else tuple(found)
 
 
-def kernel_edges(graph: OpGraph, op_plans: Mapping[str, OpPlan]) -> Edges:
+def kernel_edges(graph: OpGraph, op_plans: Mapping[str, OpPlan], fused: Sequence[str] = ()) -> Edges:
     """(producer, consumer), each once: a consumer reads what the producer was the last to write before it.
 
     Depends on which kernels the op plans have, not on how they are placed. Ordered by consumer, then producer, in
-    call order.
+    call order. Edges of a part are those of the kernel of `fused` that has it.
     """
+    if fused:
+        return tuple(fuse_edges(kernel_edges(graph, op_plans), fused))
     facts: list[KernelFacts] = []
     for name, call in graph.calls.items():
         facts += call.facts(op_plans[name], call.default_kernels(op_plans[name]))

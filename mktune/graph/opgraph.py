@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mktune.access import Access, KernelFacts
+from mktune.access import FUSED, Access, KernelFacts
 from mktune.errors import InputError
 from mktune.graph.tensors import KV_SYMBOLS, Dims, TensorSpec
 from mktune.plan import KernelPlan, OpPlan
@@ -171,6 +171,8 @@ class OpGraph:
         where = f"graph {self.name}: {call}"
         if call in self.calls:
             raise InputError(f"{where} is called twice; give each call its own name")
+        if FUSED in call:
+            raise InputError(f"{where}: a call's name has no {FUSED!r}, which joins the names of kernels")
         missing = [port for port in op.inputs if port not in ports]
         unknown = [port for port in ports if port not in op.inputs]
         if missing or unknown:

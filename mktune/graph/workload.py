@@ -13,6 +13,7 @@ from functools import cache
 
 from mktune import extensions
 from mktune.errors import InputError
+from mktune.graph.fused import fusions_of
 from mktune.graph.opgraph import OpGraph
 from mktune.plan import OpPlan
 
@@ -29,6 +30,7 @@ class Workload:
     title         one line for people
     growth        every op, in the order in which the workload is built up; empty: call order
     others        the same workload under other scale formats, for which the file's own is asked: `under`
+    fusions       ops whose first kernels may be one launch, each in the order of its CTAs
     """
 
     name: str
@@ -39,6 +41,7 @@ class Workload:
     title: str
     growth: tuple[str, ...] = ()
     others: tuple[Workload, ...] = ()
+    fusions: tuple[tuple[str, ...], ...] = ()
 
     @property
     def scale_formats(self) -> tuple[str, ...]:
@@ -80,6 +83,10 @@ class Workload:
     def subgraph(self, ops: Sequence[str] | None = None) -> OpGraph:
         """The graph of `ops` (None: all). Raises InputError for a set that is unknown or not connected."""
         return self.graph if ops is None else self.graph.subgraph(ops)
+
+    def fused_kernels(self, ops: Sequence[str] | None, arch: str) -> dict[str, tuple[str, ...]]:
+        """Fused kernel → its ops, for every fusion within `ops` (None: all): {"B1p+C0": ("B1", "C0")}."""
+        return fusions_of(self.subgraph(ops), self.fusions, arch)
 
     def growth_of(self, ops: Sequence[str] | None = None) -> tuple[str, ...]:
         """`ops` (None: all) in the order of `growth`, each taken as soon as an edge joins it to those before it: every

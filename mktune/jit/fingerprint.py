@@ -1,20 +1,38 @@
-"""Which kernel sources a plan is compiled from, as one hash: what a stored span depends on."""
+"""Which kernel sources a plan is compiled from, as hashes: what a stored span depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mktune.device import ARCHITECTURES
+from mktune.errors import InputError
+from mktune.graph.fused import fused_among
 from mktune.graph.workload import workload as find
 from mktune.jit.source import source_fingerprint
 from mktune.launch import KernelSpec
+from mktune.ops.launch import fused_source
+from mktune.plan import Plan
 
 
-def kernels_fingerprint(workload: str, ops: Sequence[str] | None = None) -> str:
-    """The value for `Fingerprint.kernels` of plans of `ops` (None: all): over their sources and what those include.
+def kernels_fingerprint(workload: str, ops: Sequence[str] | None = None, fused: Sequence[str] = ()) -> str:
+    """The value for `Fingerprint.kernels` of plans of `ops` (None: all): a hash over their sources and includes.
 
-    Another op's kernel may change, or be added, and stored plans of these ops stay valid. Raises InputError for an
-    unknown workload or op, SetupError where an op has no kernel source.
+    Behind it, each after a "+", that of every kernel in `fused`, so that the build of the ops stands by itself.
+    Another op's kernel may change, or be added, and stored plans of these ops stay valid.
+    Raises InputError for an unknown workload, op or fused kernel, SetupError where an op has no kernel source.
     """
-    calls = find(workload).subgraph(ops).calls.values()
-    stems = sorted({type(call.op).__module__.rpartition(".")[2] for call in calls})
-    return source_fingerprint([KernelSpec(f"standalone/{stem}.cu", "") for stem in stems])
+    known = find(workload)
+    calls = known.subgraph(ops).calls
+    stems = sorted({type(call.op).__module__.rpartition(".")[2] for call in calls.values()})
+    found = [source_fingerprint([KernelSpec(f"standalone/{stem}.cu", "") for stem in stems])]
+    there_are = known.fused_kernels(ops, ARCHITECTURES[0])
+    for name in sorted(fused):
+        if name not in there_are:
+            raise InputError(f"{workload} has no kernel {name}; there are {', '.join(there_are) or 'none'}")
+        found.append(source_fingerprint([KernelSpec(fused_source([calls[op].op.title for op in there_are[name]]), "")]))
+    return "+".join(found)
+
+
+def plan_fingerprint(plan: Plan) -> str:
+    """The same of one plan. Raises what `kernels_fingerprint` does."""
+    return kernels_fingerprint(plan.workload, plan.op_names, fused_among(plan.kernel))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.errors import PlanError
+from mktune.graph.fused import fused_among
 from mktune.graph.kernel_edges import graph_facts, is_topological, kernel_edges
 from mktune.graph.opgraph import OpGraph
 from mktune.lowering.closure import Known, Left, arrive, leave
@@ -37,7 +38,7 @@ def lower(
         facts = graph_facts(graph, plan.op, plan.kernel)
     except KeyError as missing:
         raise PlanError(f"the plan and the graph {graph.name} do not have the same kernels: {missing}") from None
-    needed = kernel_edges(graph, plan.op)
+    needed = kernel_edges(graph, plan.op, fused_among(plan.kernel))
     names = {kernel.name for kernel in facts}
     if len(plan.kernels) != len(names) or sorted(plan.order) != sorted(names) or plan.edge.keys() != set(needed):
         raise PlanError(f"the plan must name every kernel once, and the edges {_listed(needed)}")

@@ -5,6 +5,7 @@
     pdl        every data edge and every chain full
     placement  every wait at entry, every trigger at exit, nothing asked into L2
     order      kernels issued in call order, no priorities
+    fusion     every kernel a launch of its own, one behind the other where they were one; of plans that fuse
 
 What the plan then loses is what the group is worth beside the others. Losses overlap and need not add up: PDL without
 its waits and triggers gains little, nor do they without PDL. A group whose default would make the plan invalid beside
@@ -19,16 +20,20 @@ from dataclasses import dataclass, replace
 from mktune.device import Device
 from mktune.errors import CandidateError
 from mktune.graph.builtin import make_plan
+from mktune.graph.fused import fused_among, kernel_ops, launched_as, parts_of
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
 from mktune.lowering.graph import runs_as
 from mktune.measure.stats import median, paired_difference
+from mktune.ops.sharing import placed_part
 from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.trial import Loss
 from mktune.validity import check
 
 GROUPS = ("tiles", "branches", "pdl", "placement", "order")
+FUSION = "fusion"
+"""One more group, of plans that fuse."""
 SAME = "as in the default"
 _OWN = "the plan itself"
 
@@ -61,9 +66,9 @@ def attribute(
     try:
         samples = rounds({_OWN: plan, **right})
     except CandidateError as error:
-        return (), dict.fromkeys(GROUPS, str(error))
+        return (), dict.fromkeys(made, str(error))
     losses = {}
-    for group in GROUPS:
+    for group in made:
         note = made[group].note or ("" if group in other else SAME)
         if group not in wrong:
             losses[group] = _loss(samples[group if group in right else _OWN], samples[_OWN], note)
@@ -77,7 +82,8 @@ def _loss(ours: Sequence[float], own: Sequence[float], note: str) -> Loss:
 
 def put_back(plan: Plan, device: Device) -> dict[str, PutBack]:
     """Group → the plan with that group at its default on `device`: valid plans, if `plan` is one."""
-    return {group: reset(plan, device) for group, reset in _RESETS.items()}
+    made = {group: reset(plan, device) for group, reset in _RESETS.items()}
+    return made | {FUSION: _fusion(plan, device)} if fused_among(plan.kernel) else made
 
 
 def _tiles(plan: Plan, device: Device) -> PutBack:
@@ -88,7 +94,7 @@ def _tiles(plan: Plan, device: Device) -> PutBack:
         if config == plan.op[op]:
             continue
         changed = _rechained(plan, _configured(plan, graph, op, config), device)
-        names = graph.calls[op].kernel_names(config)
+        names = _launched(plan, graph, op, config)
         placed = _placed(changed, names)
         if _valid(changed, device):
             plan = changed
@@ -128,12 +134,29 @@ def _placement(plan: Plan, device: Device) -> PutBack:
 
 
 def _order(plan: Plan, device: Device) -> PutBack:
-    serial = make_plan(
-        workload(plan.workload, plan.scale_format), plan.op_names, plan.shape, device.arch, "serial", op_plans=plan.op
-    )
+    known, fused = workload(plan.workload, plan.scale_format), fused_among(plan.kernel)
+    serial = make_plan(known, plan.op_names, plan.shape, device.arch, "serial", plan.op, fused)
     kernels = {name: replace(kernel, priority=0) for name, kernel in plan.kernels}
     changed = _with_kernels(replace(plan, order=serial.order), kernels)
     return _if_valid(plan, _rechained(plan, changed, device), device, "order")
+
+
+def _fusion(plan: Plan, device: Device) -> PutBack:
+    graph, fused = workload(plan.workload, plan.scale_format).subgraph(plan.op_names), fused_among(plan.kernel)
+    launched = launched_as(fused)
+    kernels, order = dict[str, KernelPlan](), list[str]()
+    for name in plan.order:
+        order += parts_of(name)
+        kernels |= dict.fromkeys(parts_of(name), plan.kernel[name])
+    for name, ops in kernel_ops(graph, plan.op, fused).items():
+        for op, part in zip(ops, parts_of(name), strict=True):
+            kernels[part] = placed_part(graph.calls[op].op, plan.op[op], kernels[part])
+    kinds = {
+        edge: plan.edge[launched.get(edge[0], edge[0]), launched.get(edge[1], edge[1])]
+        for edge in kernel_edges(graph, plan.op)
+    }
+    alone = replace(plan, kernels=tuple(kernels.items()), order=tuple(order), edges=tuple(kinds.items())).canonical()
+    return _if_valid(plan, _rechained(plan, alone, device), device, "fusion")
 
 
 _RESETS: dict[str, Callable[[Plan, Device], PutBack]] = dict(
@@ -203,8 +226,8 @@ def _chained(plan: Plan, names: Sequence[str], chain: str) -> Plan:
 def _configured(plan: Plan, graph: OpGraph, op: str, config: OpPlan) -> Plan:
     """The plan with another config of one op. Kernels and edges that this adds take after those that were there."""
     op_plans = {**plan.op, op: config}
-    call = graph.calls[op]
-    old, new = call.kernel_names(plan.op[op]), call.kernel_names(config)
+    old, new = _launched(plan, graph, op, plan.op[op]), _launched(plan, graph, op, config)
+    fused = fused_among(plan.kernel)
     kernels, order = plan.kernel, list(plan.order)
     order = [name for name in order if name not in old or name in new]
     added = [name for name in new if name not in old]
@@ -212,9 +235,8 @@ def _configured(plan: Plan, graph: OpGraph, op: str, config: OpPlan) -> Plan:
     order[at:at] = added
     last = kernels[old[-1]]
     finalizer = replace(last, gdc="prologue" if _early(plan) else "entry", l2_prefetch_bytes=0, chain="full")
-    op_of = {name: each for each, call in graph.calls.items() for name in call.kernel_names(op_plans[each])}
-    op_of |= dict.fromkeys(old, op)
-    edges = tuple((edge, _kind(plan, op_of, edge)) for edge in kernel_edges(graph, op_plans))
+    ops_of = dict.fromkeys(old, (op,)) | kernel_ops(graph, op_plans, fused)
+    edges = tuple((edge, _kind(plan, ops_of, edge)) for edge in kernel_edges(graph, op_plans, fused))
     return replace(
         plan,
         ops=tuple(op_plans.items()),
@@ -224,7 +246,13 @@ def _configured(plan: Plan, graph: OpGraph, op: str, config: OpPlan) -> Plan:
     ).canonical()
 
 
-def _kind(plan: Plan, op_of: Mapping[str, str], edge: EdgeName) -> str:
+def _launched(plan: Plan, graph: OpGraph, op: str, config: OpPlan) -> tuple[str, ...]:
+    """The kernels that compute the op under that config in a plan that fuses what this one does."""
+    launched = launched_as(plan.kernel)
+    return tuple(launched.get(name, name) for name in graph.calls[op].kernel_names(config))
+
+
+def _kind(plan: Plan, op_of: Mapping[str, tuple[str, ...]], edge: EdgeName) -> str:
     """The edge's own kind, else that of the edge between the same two ops; a new one within an op is early in a plan
     that has others."""
     if edge in plan.edge:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from mktune import __version__
 from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError, SetupError
-from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.graph.fused import fused_among
+from mktune.jit.fingerprint import kernels_fingerprint, plan_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
@@ -205,7 +206,7 @@ class CudaBench(Bench):
             chosen,
             samples,
             policy=self.policy,
-            fingerprint=self.fingerprint,
+            fingerprint=self._built_as(chosen.plan),
             validated=validated,
             device_state=tuple(sorted(state.items())),
             notes=notes,
@@ -217,6 +218,19 @@ class CudaBench(Bench):
             self._worker.close()
             if not self._borrows:
                 self._compiler.close()
+
+    @property
+    def build(self) -> str:
+        ops = self.problem.ops
+        return kernels_fingerprint(
+            self.problem.workload, ops, tuple(self._workload.fused_kernels(ops, self._device.arch))
+        )
+
+    def _built_as(self, plan: Plan) -> Fingerprint:
+        """The fingerprint of a plan: kernels that ops share are sources of their own."""
+        return (
+            replace(self.fingerprint, kernels=plan_fingerprint(plan)) if fused_among(plan.kernel) else self.fingerprint
+        )
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:

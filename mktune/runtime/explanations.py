@@ -9,6 +9,7 @@ from mktune.runtime.checks import Asked, refused
 from mktune.runtime.entries import Entry
 from mktune.runtime.fit import misfit
 from mktune.shape import MAX_KV, MAX_M
+from mktune.trial import short_build
 
 Explain: TypeAlias = Callable[[list[Entry], Asked], str]
 
@@ -73,8 +74,8 @@ def _other_policy(entries: list[Entry], asked: Asked) -> str:
 
 
 def _other_kernels(entries: list[Entry], asked: Asked) -> str:
-    stored = ", ".join(sorted({_fingerprints(entry)[:12] or "unknown" for entry in entries}))
-    here = asked.plans.build_of(entries[0].plan)[:12] or "none"
+    stored = ", ".join(sorted({short_build(_fingerprints(entry)) or "unknown" for entry in entries}))
+    here = short_build(asked.plans.build_of(entries[0].plan)) or "none"
     return f"the plans were measured with other kernel sources ({stored}; here {here}): tune again"
 
 

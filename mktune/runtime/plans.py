@@ -44,7 +44,7 @@ class Plans:
         self._chosen = chosen
         self._entries: dict[Group, list[Entry]] = {}
         self._near: dict[tuple[Group, int], list[Entry]] = {}
-        self._builds: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._builds: dict[tuple[str, tuple[str, ...], tuple[str, ...]], str] = {}
 
     @cached_property
     def _rows(self) -> dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]]:
@@ -116,9 +116,10 @@ class Plans:
 
     def build_of(self, plan: Plan) -> str:
         """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; empty without kernels."""
+        from mktune.graph.fused import fused_among
         from mktune.jit.fingerprint import kernels_fingerprint
 
-        key = (plan.workload, plan.op_names)
+        key = (plan.workload, plan.op_names, fused_among(plan.kernel))
         if key not in self._builds:
             try:
                 self._builds[key] = kernels_fingerprint(*key)

@@ -34,6 +34,7 @@ from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import specs_of
+from mktune.lowering.launches import placed_kernels
 from mktune.plan import Plan
 from mktune.runtime.result import Hit
 from mktune.shape import Shape
@@ -158,8 +159,10 @@ def check_plan(plan: Plan, graph: OpGraph, shape: Shape, device: Device) -> None
         if not low <= value <= high:
             raise PlanError(f"the plan serves {what} from {low} to {high}, not {value}")
     for name, call in graph.calls.items():
-        kernels = tuple(plan.kernel[kernel] for kernel in call.kernel_names(plan.op[name]) if kernel in plan.kernel)
-        for violation in call.op.violations(plan.op[name], kernels, shape, device):
+        op, config = call.op, plan.op[name]
+        for violation in op.config_violations(config, shape, device) or op.launch_violations(
+            config, placed_kernels(call, config, plan.kernel)
+        ):
             raise PlanError(f"the plan does not fit {device.name}: {name}: {violation.message}")
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from mktune.errors import InputError
+from mktune.trial import short_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +73,7 @@ def differences(winner: Winner, build: str, device: Device | None) -> tuple[Diff
 def _differences(winner: Winner, build: str, device: Device | None) -> Iterator[Difference]:
     stored = winner.fingerprint
     if not _same(stored.kernels, build):
-        yield Difference("kernels", "kernels", stored.kernels[:12], build[:12])
+        yield Difference("kernels", "kernels", short_build(stored.kernels), short_build(build))
     if device is not None:
         for field, was, now in (("driver", stored.driver, device.driver), ("cuda", stored.cuda, device.cuda)):
             if not _same(was, now):

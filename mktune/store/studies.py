@@ -16,6 +16,7 @@ from mktune.store.columns import whole_rows
 from mktune.store.models import DeviceRow, StudyRow
 from mktune.store.owner import now
 from mktune.store.texts import check_name
+from mktune.trial import built_alike, short_build
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class StudyProblem:
     """What a study searches: everything that makes two spans comparable.
 
     ops    sorted names
-    build  what the kernels are compiled from (`Fingerprint.kernels`); empty: not told
+    build  what the kernels are compiled from (`Fingerprint.kernels`, with all that ops may share); empty: not told
     """
 
     workload: str
@@ -125,7 +126,7 @@ def every(connection: Connection) -> list[Study]:
 
 def same_problem(one: StudyProblem, other: StudyProblem) -> bool:
     """Plans mean the same in both: the same work on a GPU of the same kind, by the same kernels."""
-    return one.build == other.build and not _differences(one, other)
+    return built_alike(one.build, other.build) and not _differences(one, other)
 
 
 def add_counts(connection: Connection, study: Study, invalid: int, duplicate: int) -> None:
@@ -177,8 +178,8 @@ def _differences(stored: StudyProblem, asked: StudyProblem) -> list[tuple[str, s
     pairs.append(("ops", ",".join(stored.ops), ",".join(asked.ops)))
     pairs.append(("the shape", _shape_text(stored.shape), _shape_text(asked.shape)))
     pairs.append(("the GPU", _device_text(stored.device), _device_text(asked.device)))
-    if stored.build and asked.build:
-        pairs.append(("kernels of the build", stored.build[:12], asked.build[:12]))
+    if stored.build and asked.build and not built_alike(stored.build, asked.build):
+        pairs.append(("kernels of the build", short_build(stored.build), short_build(asked.build)))
     return [(what, str(left), str(right)) for what, left, right in pairs if left != right]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
@@ -19,7 +19,7 @@ from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
 from mktune.store.owner import now
 from mktune.store.stored_plan import stored_plan, stored_winner
 from mktune.store.studies import sorted_ops
-from mktune.trial import Winner
+from mktune.trial import Winner, built_alike
 
 _SHORTEST_PREFIX = 4
 
@@ -187,7 +187,9 @@ def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], boo
 
 def _comparable(left: Winner, right: Winner) -> bool:
     """Measured on the same build under the same policy."""
-    return left.fingerprint == right.fingerprint and left.measurement.policy == right.measurement.policy
+    ours, theirs = left.fingerprint, right.fingerprint
+    same = replace(ours, kernels="") == replace(theirs, kernels="") and built_alike(ours.kernels, theirs.kernels)
+    return same and left.measurement.policy == right.measurement.policy
 
 
 def _no_slower(current: Winner, new: Winner) -> bool:

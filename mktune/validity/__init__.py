@@ -2,6 +2,7 @@
 
     agreement   the plan names its workload, and exactly the kernels and edges of its graph
     limits      configs exist, divide the problem and fit the device
+    fusion      kernels that are one launch have code, configs that go together, and no way round to themselves
     waits       no early start of a kernel that cannot hold itself back
     hazards     the closure rule over every read and write, for two copies of the graph
 
@@ -15,11 +16,13 @@ from __future__ import annotations
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.errors import InputError
+from mktune.graph.fused import fuse_facts, fused_among, launched_as, with_parts
 from mktune.lowering.graph import plan_edges
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.ops.base import Violation
 from mktune.plan import Plan
 from mktune.validity.agreement import wrong_edges, wrong_header, wrong_order
+from mktune.validity.fusion import unfusable, unknown_fusions
 from mktune.validity.hazards import hazards
 from mktune.validity.limits import JudgedCall, judged_graph
 from mktune.validity.waits import unheld
@@ -41,16 +44,24 @@ def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
     names: list[str] = []
     facts: list[KernelFacts] = []
     op, kernels = plan.op, plan.kernel
+    fused, parts = fused_among(kernels), dict[str, str]()
+    if fused:
+        found += unknown_fusions(fused, judged)
+        kernels, parts = dict(with_parts(kernels)), launched_as(fused)
     for call in judged.calls:
         try:
-            named, answer = call.judge(op[call.name], kernels)
+            named, answer = call.judge(op[call.name], kernels, parts)
         except (KeyError, TypeError, ValueError) as error:
             found.append(_unreadable(call, error))
             continue
         names += named
         facts += answer.facts
         found += answer.violations
-    found = found or wrong_order(plan, names) or wrong_edges(plan, judged.needed_edges(plan, tuple(names)))
+    if fused and not found:
+        found = unfusable(plan, fused, judged, facts)
+        facts = [] if found else fuse_facts(facts, fused)
+        names = [kernel.name for kernel in facts]
+    found = found or wrong_order(plan, names) or wrong_edges(plan, judged.needed_edges(plan, tuple(names), fused))
     if found:
         return found
     kernel = dict(zip(names, facts, strict=True))

@@ -5,12 +5,13 @@ Answers are kept: a search asks about the same configs again and again, in ever 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from mktune.access import KernelFacts
 from mktune.device import Device
+from mktune.graph.fused import Fusions
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import Call, OpGraph
 from mktune.graph.workload import Workload, workload
@@ -56,9 +57,12 @@ class JudgedCall:
     configs: dict[tuple[str, Config], Configured] = field(default_factory=dict)
     kinds: dict[Hashable, dict[LaunchKey, Answer]] = field(default_factory=dict)
 
-    def judge(self, op: OpPlan, kernels: Mapping[str, KernelPlan]) -> tuple[tuple[str, ...], Answer]:
+    def judge(
+        self, op: OpPlan, kernels: Mapping[str, KernelPlan], parts: Collection[str] = ()
+    ) -> tuple[tuple[str, ...], Answer]:
         """The kernels' names under config `op`, and the answer for how `kernels` launches them.
 
+        Those that are `parts` of a fused kernel ask as much into L2 as the config leaves, and no more.
         Raises KeyError where they are not all in `kernels`, TypeError or ValueError where the config cannot be read.
         """
         key = op.impl, op.config  # hashed and compared without a call into Python, unlike `op`
@@ -73,6 +77,9 @@ class JudgedCall:
         for name in configured.names:
             kernel = kernels[name]
             if kernel.l2_prefetch_bytes > configured.l2_limit:
+                if name in parts:
+                    limited = replace(kernel, l2_prefetch_bytes=configured.l2_limit)
+                    return self.judge(op, {**kernels, name: limited}, parts)
                 answers = {}  # its own: others of its kind may leave more
             launch += kernel.gdc, kernel.trigger, kernel.l2_prefetch_bytes > 0
         answer = answers.get(launch)
@@ -97,18 +104,20 @@ class JudgedCall:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JudgedGraph:
-    """The calls of one graph, and the data edges of its kernels."""
+    """The calls of one graph, the fused kernels that it may have, and the data edges of its kernels."""
 
     known: Workload
     graph: OpGraph
     calls: tuple[JudgedCall, ...]
+    fusions: Fusions
     edges: dict[tuple[str, ...], frozenset[EdgeName]] = field(default_factory=dict)
+    fused: dict[Hashable, tuple[object, tuple[Violation, ...]]] = field(default_factory=dict)
 
-    def needed_edges(self, plan: Plan, names: tuple[str, ...]) -> frozenset[EdgeName]:
-        """Data edges between the kernels `names` that the plan's configs make; the names alone decide them."""
+    def needed_edges(self, plan: Plan, names: tuple[str, ...], fused: tuple[str, ...] = ()) -> frozenset[EdgeName]:
+        """Data edges between the kernels `names`, `fused` among them; the names alone decide them."""
         found = self.edges.get(names)
         if found is None:
-            found = self.edges[names] = frozenset(kernel_edges(self.graph, plan.op))
+            found = self.edges[names] = frozenset(kernel_edges(self.graph, plan.op, fused))
         return found
 
 
@@ -122,4 +131,5 @@ def judged_graph(name: str, ops: tuple[str, ...], shape: Shape, device: Device, 
     if scale_format in known.scale_formats:
         known = known.under(scale_format)
     graph = known.subgraph(ops)
-    return JudgedGraph(known, graph, tuple(JudgedCall(call.name, call, shape, device) for call in graph.calls.values()))
+    calls = tuple(JudgedCall(call.name, call, shape, device) for call in graph.calls.values())
+    return JudgedGraph(known, graph, calls, known.fused_kernels(ops, device.arch))

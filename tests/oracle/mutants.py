@@ -8,10 +8,11 @@ from random import Random
 
 from mktune.access import Access, KernelFacts
 from mktune.graph.builtin import MODES, make_plan
+from mktune.graph.fused import fused_among
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import Edge, KernelGraph
 from mktune.plan import EDGE_KINDS, Plan
-from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, random_plan
+from tests.oracle.plans import FUSIBLE, H200, SHAPE, SUBGRAPHS, WORKLOAD, random_fused_plan, random_plan
 
 TRIGGERS = ("exit", "before_wait", "after_wait")
 
@@ -25,12 +26,15 @@ class Mutant:
     chained: tuple[str, ...] | None = None
 
 
-def mutants(seed: int, count: int) -> Iterator[Mutant]:
-    """`count` mutants of lowered plans of every subgraph; each third is one of the whole workload."""
+def mutants(seed: int, count: int, fuse: bool = False) -> Iterator[Mutant]:
+    """`count` mutants of lowered plans of every subgraph; each third is one of the whole workload.
+
+    fuse  some kernels of every plan are one launch
+    """
     random = Random(seed)
     for number in range(count):
-        ops = WORKLOAD.ops if number % 3 == 0 else random.choice(SUBGRAPHS)
-        plan = _some_plan(random, ops)
+        ops = WORKLOAD.ops if number % 3 == 0 else random.choice(FUSIBLE if fuse else SUBGRAPHS)
+        plan = _some_fused_plan(random, ops) if fuse else _some_plan(random, ops)
         if random.random() < 0.3:
             plan = random.choice(PLAN_MUTATIONS)(random, plan)
         mutant = Mutant(lower(plan, WORKLOAD.subgraph(ops), SHAPE), ())
@@ -43,6 +47,15 @@ def _some_plan(random: Random, ops: tuple[str, ...]) -> Plan:
     if random.random() < 0.5:
         return random_plan(random, ops)
     return make_plan(WORKLOAD, ops, SHAPE, H200.arch, random.choice(MODES))
+
+
+def _some_fused_plan(random: Random, ops: tuple[str, ...]) -> Plan:
+    """Random, or of built-in structure."""
+    plan = random_fused_plan(random, ops)
+    names = fused_among(plan.kernel)
+    if random.random() < 0.5:
+        return plan
+    return make_plan(WORKLOAD, ops, SHAPE, H200.arch, random.choice(MODES), plan.op, names)
 
 
 def move_stream(random: Random, plan: Plan) -> Plan:

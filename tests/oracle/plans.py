@@ -7,11 +7,13 @@ from dataclasses import replace
 from random import Random
 
 from mktune.device import Device
-from mktune.graph.kernel_edges import kernel_edges
+from mktune.graph.fused import kernel_ops, launched_as, parts_of
+from mktune.graph.kernel_edges import kernel_edges, topological_order
 from mktune.graph.opgraph import Call
 from mktune.graph.workload import workload
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph
+from mktune.ops.sharing import apart
 from mktune.plan import EDGE_KINDS, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 
@@ -67,6 +69,47 @@ def random_plan(random: Random, ops: Sequence[str]) -> Plan:
         order=random_order(random, list(kernels), edges),
         edges=tuple((edge, random.choice(EDGE_KINDS)) for edge in edges),
     ).canonical()
+
+
+FUSIONS = WORKLOAD.fused_kernels(None, H200.arch)
+FUSIBLE: tuple[tuple[str, ...], ...] = (
+    ("A0", "C0", "B1"),
+    ("A0", "C0", "B1", "E1", "D1"),
+    ("B0", "D0", "D1"),
+    ("B0", "D0", "D1", "D2"),
+    WORKLOAD.ops,
+)
+"""Parts of the workload with two ops that can be one launch."""
+
+
+def fused(plan: Plan, *names: str) -> Plan:
+    """The plan with kernels `names` in the place of their parts, placed as the first of these. Whether its configs go
+    together is not looked at."""
+    graph = WORKLOAD.subgraph(plan.op_names)
+    edges = kernel_edges(graph, plan.op, names)
+    kinds = {(_as(names, source), _as(names, target)): kind for (source, target), kind in plan.edges}
+    kernels = {name: plan.kernel[parts_of(name)[0]] for name in kernel_ops(graph, plan.op, names)}
+    place = {_as(names, name): at for at, name in reversed(list(enumerate(plan.order)))}
+    return replace(
+        plan,
+        kernels=tuple(kernels.items()),
+        order=topological_order(tuple(kernels), edges, place.__getitem__),
+        edges=tuple((edge, kinds[edge]) for edge in edges),
+    ).canonical()
+
+
+def _as(names: Sequence[str], kernel: str) -> str:
+    return launched_as(names).get(kernel, kernel)
+
+
+def random_fused_plan(random: Random, ops: Sequence[str]) -> Plan:
+    """A plan of which some kernels are one launch, and that nothing but the closure rule may refuse."""
+    there_are = [name for name, of in FUSIONS.items() if set(of) <= set(ops)]
+    names = random.sample(there_are, random.randint(1, len(there_are)))
+    while True:
+        plan = random_plan(random, ops)
+        if not any(apart([dict(plan.op[op].config) for op in FUSIONS[name]]) for name in names):
+            return fused(plan, *names)
 
 
 def random_order(random: Random, names: list[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tests.oracle.mutants import Mutant, mutants
 from tests.oracle.plans import H200, SHAPE, SUBGRAPHS, WORKLOAD, random_plan
 
 COUNT = 8000
+FUSED = 1200
 
 
 def refused(graph: KernelGraph, chained: tuple[str, ...] | None = None) -> bool:
@@ -44,6 +45,18 @@ def test_no_unsafe_mutant_is_accepted_and_few_safe_ones_are_refused() -> None:
     assert min(unsafe, safe) >= 500
     assert min(whole.values()) >= 200
     assert table[False, True] <= 0.1 * safe
+
+
+def test_no_unsafe_mutant_of_a_plan_that_fuses_is_accepted_either() -> None:
+    table: Counter[tuple[bool, bool]] = Counter()
+    for mutant in mutants(seed=21, count=FUSED, fuse=True):
+        assert any("+" in kernel.name for kernel in mutant.graph.kernels)
+        found = race(mutant.graph, copies=2, chained=mutant.chained)
+        table[found is not None, refused(mutant.graph, mutant.chained)] += 1
+        assert not table[True, False], (mutant.done, found)
+    print(f"\nmutants of fused plans {FUSED}: {dict(table)} as (unsafe, refused)")
+    assert min(table[True, True], table[False, False]) >= 250
+    assert table[False, True] <= 0.1 * (table[False, True] + table[False, False])
 
 
 def test_no_unsafe_graph_of_random_accesses_and_edges_is_accepted() -> None:

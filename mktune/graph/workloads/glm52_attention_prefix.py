@@ -78,6 +78,8 @@ def _under(scale_format: str, others: tuple[Workload, ...] = ()) -> Workload:
         title="GLM-5.2-FP8 decode attention prefix with indexer: Add+RMSNorm+Quant to the paged indexer score",
         growth=("A0", "C0", "B1", "B0", "D0", "D1", "D2", "E1"),
         others=others,
+        # Each pair reads the same rows; the op whose CTAs go through more bytes comes first.
+        fusions=(("B1", "C0"), ("D0", "D1")),
     )
 
 

@@ -3,13 +3,17 @@
     launches      (op plan, kernel plans, shape, device) → one launch for each kernel, in issue order
     dynamic_smem  (op plan, kernel suffix) → bytes of dynamic shared memory of one CTA
 
-They are found by the op's title, here or in one's own packages (see `mktune.extensions`).
+They are found by the op's title, here or in one's own packages (see `mktune.extensions`). What ops do as one launch is
+in a module of their titles, joined by "_":
+
+    fused         (op plans, launches of the ops' own first kernels, kernel plan) → one launch in their place
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 
@@ -21,7 +25,7 @@ from mktune.ops.launch.description import with_defines
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
-__all__ = ["dynamic_smem", "has_kernels", "launches_for", "with_defines"]
+__all__ = ["dynamic_smem", "fused_launch", "has_kernels", "launches_for", "with_defines"]
 
 
 def launches_for(
@@ -35,6 +39,24 @@ def launches_for(
 def dynamic_smem(title: str, plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of one CTA of kernel `suffix`. Raises SetupError for an op without kernels."""
     return int(_described(title).dynamic_smem(plan, suffix))
+
+
+def fused_launch(titles: Sequence[str], plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) -> Launch:
+    """The first kernels of the ops of these titles as one launch, from their own launches `parts`.
+
+    Raises SetupError for ops that have no such kernel, InputError for configs that cannot share a launch.
+    """
+    found = _module("_".join(titles))
+    if found is None:
+        title = "_".join(titles)
+        raise SetupError(f"{' and '.join(titles)} have no kernel in common: there is no ops/launch/{title}.py")
+    made: Launch = found.fused(plans, parts, kernel)
+    return made
+
+
+def fused_source(titles: Sequence[str]) -> str:
+    """Path under kernels/ of what those ops are compiled from as one launch."""
+    return f"standalone/{'_'.join(titles)}.cu"
 
 
 def has_kernels(title: str) -> bool:
@@ -57,4 +79,4 @@ def _module(title: str) -> ModuleType | None:
         found = importlib.import_module(f"{__name__}.{title}")
     else:
         found = extensions.module("ops.launch", title)
-    return found if hasattr(found, "launches") else None
+    return found if hasattr(found, "launches") or hasattr(found, "fused") else None
