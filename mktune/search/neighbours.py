@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mktune.backends.base import Backend
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.space import Question, SearchSpace, question_stem
+from mktune.space import Question, SearchSpace, nearest, question_stem
 
 if TYPE_CHECKING:
     from mktune.store import Store
@@ -60,12 +60,6 @@ def adapt(plan: Plan, space: SearchSpace) -> Plan | None:
     taken = {question_stem(name): label for name, label in choices.items()}
 
     def pick(question: Question) -> str:
-        return _nearest(taken.get(question_stem(question.name)), question.options)
+        return nearest(taken.get(question_stem(question.name), ""), question.options)
 
     return space.walk(pick)[1]
-
-
-def _nearest(label: str | None, options: Collection[str]) -> str:
-    """The option that shares most words with `label`; the first of several, and of all where there is no label."""
-    words = set((label or "").split())
-    return max(options, key=lambda option: (option == label, len(words.intersection(option.split()))))

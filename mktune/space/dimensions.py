@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mktune.graph.fused import parts_of
 from mktune.graph.kernel_edges import topological_order
+from mktune.ops.sharing import COMMON, apart
 from mktune.plan import Plan
 from mktune.space.draft import Draft
 from mktune.space.groups import Group
@@ -22,25 +24,35 @@ from mktune.space.source import Scalar
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked at one place of the walk. The same name always offers the same labels."""
+    """What is asked at one place of the walk. The same name always offers the same labels.
+
+    like  names of questions, asked where other kernels are fused, whose answers are a good guess here
+    """
 
     name: str
     options: Mapping[str, Any]
+    like: tuple[str, ...] = ()
 
 
-def named(name: str, options: Mapping[str, Any], usual: Collection[str]) -> Question:
+def named(name: str, options: Mapping[str, Any], usual: Collection[str], like: tuple[str, ...] = ()) -> Question:
     """A question whose options earlier choices may have narrowed: then its name ends in a code of what is left.
 
     A sampler learns per name, and needs the same options under the same name.
     """
     if len(options) == len(usual):
-        return Question(name, options)
-    return Question(f"{name}~{zlib.crc32('|'.join(options).encode()):08x}", options)
+        return Question(name, options, like)
+    return Question(f"{name}~{zlib.crc32('|'.join(options).encode()):08x}", options, like)
 
 
 def question_stem(name: str) -> str:
     """The name of a question without the code of what earlier choices left of it."""
     return name.partition("~")[0]
+
+
+def nearest(label: str, options: Collection[str]) -> str:
+    """The option that shares most words with `label`; the first of several."""
+    words = set(label.split())
+    return max(options, key=lambda option: (option == label, len(words.intersection(option.split()))))
 
 
 class Dimension(ABC):
@@ -64,12 +76,14 @@ class OpFields(Dimension):
     """Fields of one op's config (and `impl`).
 
     accepts  whether the op takes a config with these fields, whatever the groups that follow are
+
+    Of an op that shares a launch only what goes together with the other ops is offered.
     """
 
     op: str
     group: Group
     accepts: Callable[[str, Mapping[str, Scalar]], bool]
-    _asked: dict[tuple[Scalar, ...], Question] = field(default_factory=dict, compare=False, repr=False)
+    _asked: dict[tuple[Scalar | None, ...], Question] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -77,16 +91,24 @@ class OpFields(Dimension):
 
     def question(self, draft: Draft) -> Question | None:
         before = draft.configs.get(self.op, {})
-        key = tuple(before.values())
+        beside = draft.beside(self.op)
+        key: tuple[Scalar | None, ...] = tuple(before.values())
+        for fields in beside:
+            key = (*key, None, *(fields.get(name) for name in COMMON))
         if key not in self._asked:
-            self._asked[key] = self._offer(draft.facts, before)
+            self._asked[key] = self._offer(draft.facts, before, beside)
         return self._asked[key]
 
-    def _offer(self, facts: Mapping[str, Scalar], before: Mapping[str, Scalar]) -> Question:
+    def _offer(
+        self, facts: Mapping[str, Scalar], before: Mapping[str, Scalar], beside: Sequence[Mapping[str, Scalar]]
+    ) -> Question:
         options = self.group.options({**facts, **before})
         taken = {name: values for name, values in options.items() if self.accepts(self.op, {**before, **dict(values)})}
-        # Where nothing is right, the check says what is wrong.
-        return named(self.name, taken or options, self.group.options(facts))
+        options = taken or options  # where nothing is right, the check says what is wrong
+        if beside:
+            fit = {label: one for label, one in options.items() if not apart([{**before, **dict(one)}, *beside])}
+            options = fit or options
+        return named(self.name, options, self.group.options(facts))
 
     def apply(self, draft: Draft, option: Any) -> None:
         draft.configs.setdefault(self.op, {}).update(option)
@@ -115,7 +137,7 @@ class Order(Dimension):
         names: dict[tuple[str, ...], str] = {}
         for name, ranking in self.rankings:
             place = {item: index for index, item in enumerate(ranking)}
-            rank = {kernel: place.get(kernel, place.get(op, len(place))) for kernel, op in draft.kernels.items()}
+            rank = {kernel: _rank(place, kernel, ops) for kernel, ops in draft.kernels.items()}
             names.setdefault(topological_order(tuple(draft.kernels), draft.edges, rank.__getitem__), name)
         return {name: order for order, name in names.items()}
 
@@ -126,35 +148,49 @@ class Order(Dimension):
         return plan.order
 
 
+def _rank(place: Mapping[str, int], kernel: str, ops: tuple[str, ...]) -> int:
+    """A fused kernel stands where it is named itself, else where the first of its parts would."""
+    parts = zip(parts_of(kernel), ops, strict=True)
+    return place.get(kernel, min(place.get(part, place.get(op, len(place))) for part, op in parts))
+
+
 @dataclass(frozen=True)
 class Streams(Dimension):
-    """Which branches share a stream: every way to split the branches into at most so many streams."""
+    """Which branches share a stream: every way to split those that have a kernel into at most so many streams."""
 
     branches: tuple[tuple[str, tuple[str, ...]], ...]
     at_most: int
+    _splittings: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def question(self, draft: Draft) -> Question | None:
-        return Question("streams", self._options)
+        return named("streams", self._options(self._present(draft)), self._options(self._names), like=("streams",))
 
     @cached_property
-    def _options(self) -> dict[str, tuple[int, ...]]:
-        return {self._label(split): split for split in self._splits()}
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.branches)
 
-    def _splits(self) -> list[tuple[int, ...]]:
+    def _present(self, draft: Draft) -> tuple[str, ...]:
+        """Branches that have a kernel: a finalizer or a fused op's kernel may be all that one was for."""
+        return tuple([name for name, kernels in self.branches if not draft.kernels.keys().isdisjoint(kernels)])
+
+    def _options(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+        if names not in self._splittings:
+            self._splittings[names] = {_label(names, split): split for split in self._splits(len(names))}
+        return self._splittings[names]
+
+    def _splits(self, branches: int) -> list[tuple[int, ...]]:
         splits: list[tuple[int, ...]] = [()]
-        for _ in self.branches:
+        for _ in range(branches):
             splits = [
                 (*split, stream) for split in splits for stream in range(min(self.at_most, max(split, default=-1) + 2))
             ]
         return splits
 
-    def _label(self, split: tuple[int, ...]) -> str:
-        names = [name for name, _ in self.branches]
-        streams = [[n for n, s in zip(names, split, strict=True) if s == stream] for stream in range(max(split) + 1)]
-        return " | ".join("+".join(names) for names in streams)
-
     def apply(self, draft: Draft, option: Any) -> None:
-        stream = {kernel: option[index] for index, (_, kernels) in enumerate(self.branches) for kernel in kernels}
+        chosen = dict(zip(self._present(draft), option, strict=True))
+        stream = {kernel: chosen[name] for name, kernels in self.branches if name in chosen for kernel in kernels}
         draft.streams = {kernel: stream[kernel] for kernel in draft.kernels}
 
     def read(self, plan: Plan, draft: Draft) -> Any:
@@ -164,9 +200,14 @@ class Streams(Dimension):
             used = {plan.kernel[kernel].stream for kernel in kernels if kernel in draft.kernels}
             if len(used) > 1:
                 return None
-            # A branch of finalizers that the configs do not have has no stream: any says the same.
-            split.append(numbers.setdefault(used.pop(), len(numbers)) if used else 0)
+            if used:
+                split.append(numbers.setdefault(used.pop(), len(numbers)))
         return tuple(split)
+
+
+def _label(names: tuple[str, ...], split: tuple[int, ...]) -> str:
+    streams = [[n for n, s in zip(names, split, strict=True) if s == stream] for stream in range(max(split) + 1)]
+    return " | ".join("+".join(together) for together in streams)
 
 
 @dataclass(frozen=True)

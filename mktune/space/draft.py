@@ -12,15 +12,18 @@ from mktune.space.source import Scalar
 
 @dataclass
 class Draft:
-    """Op configs first, then the kernels and edges that follow from them, then how those run.
+    """What is fused first, then op configs, then the kernels and edges that follow from them, then how those run.
 
     facts           the problem's facts that rules may ask for
-    kernels, edges  kernel → op, and data edges, in the graph's own issue order: set once every op is configured
+    fusions         fused kernel → its ops
+    kernels, edges  kernel → its ops (one, unless it is fused), and data edges, in the graph's own issue order: set once
+                    every op is configured
     """
 
     facts: Mapping[str, Scalar]
+    fusions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     configs: dict[str, dict[str, Scalar]] = field(default_factory=dict)
-    kernels: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     edges: tuple[EdgeName, ...] = ()
     order: tuple[str, ...] = ()
     streams: dict[str, int] = field(default_factory=dict)
@@ -32,6 +35,19 @@ class Draft:
     def op_plans(self) -> dict[str, OpPlan]:
         """Op → impl and config."""
         return {op: op_plan(fields) for op, fields in self.configs.items()}
+
+    def beside(self, op: str) -> list[Mapping[str, Scalar]]:
+        """The fields, as far as they are chosen, of the ops that share a launch with `op`."""
+        return [
+            self.configs.get(other, {}) for ops in self.fusions.values() if op in ops for other in ops if other != op
+        ]
+
+    def fields_of(self, kernel: str) -> dict[str, Scalar]:
+        """The fields of the kernel's op; of a fused kernel those of its first op, and what only others have."""
+        found: dict[str, Scalar] = {}
+        for op in reversed(self.kernels[kernel]):
+            found.update(self.configs[op])
+        return found
 
     def sources(self, kernel: str) -> tuple[str, ...]:
         """Producers of what `kernel` reads, in the graph's order."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mktune import resources
+from mktune.access import FUSED
 from mktune.device import ARCHITECTURES
+from mktune.graph.fused import fused_among, parts_of
 from mktune.graph.workload import Workload
 from mktune.plan import CHAINS, EDGE_KINDS, GDC, TRIGGERS
 from mktune.space.groups import FACTS, Condition, Group, Rule
@@ -21,7 +23,8 @@ Branches = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True)
 class SpaceFile:
-    """What the file says: groups by op and by kernel in walking order, rankings, branches and kinds of edges."""
+    """What the file says: groups by op and by kernel in walking order, rankings, branches and kinds of edges, and ops
+    that may share a launch."""
 
     ops: Mapping[str, tuple[Group, ...]]
     waits: Mapping[str, Group]
@@ -32,6 +35,7 @@ class SpaceFile:
     branches: Branches
     at_most_streams: int
     raised: tuple[str, ...]
+    fusions: tuple[tuple[str, ...], ...] = ()
 
 
 def load(workload: Workload, path: Path | None = None) -> SpaceFile:
@@ -46,9 +50,11 @@ class _Parser:
         self.kernels = _kernels(workload)
 
     def parse(self, root: Node) -> SpaceFile:
-        parts = root.mapping(["format", "workload", "ops", "kernels", "edges", "chains", "order", "streams"])
+        needed = ["format", "workload", "ops", "kernels", "edges", "chains", "order", "streams"]
+        parts = root.mapping(needed, ["fusion"])
         parts["format"].one_of([FORMAT])
         parts["workload"].one_of([self.workload.name])
+        fusions = self._fusions(parts["fusion"]) if "fusion" in parts else ()
         streams = parts["streams"].mapping(["branches", "at_most", "raised"])
         branches = self._branches(streams["branches"])
         kernels = parts["kernels"]
@@ -62,7 +68,16 @@ class _Parser:
             branches=branches,
             at_most_streams=int(streams["at_most"].one_of(range(1, len(branches) + 1))),
             raised=_names(streams["raised"], [name for name, _ in branches]),
+            fusions=fusions,
         )
+
+    def _fusions(self, section: Node) -> tuple[tuple[str, ...], ...]:
+        """From here on the fused kernels are kernels too."""
+        known = {FUSED.join(ops): ops for ops in self.workload.fusions}
+        chosen = {known[name] for name in _names(section, known)}
+        there_are = self.workload.fused_kernels(None, ARCHITECTURES[0])
+        self.kernels |= {kernel: ops for kernel, ops in there_are.items() if ops in chosen}
+        return tuple(ops for ops in self.workload.fusions if ops in chosen)
 
     def _op_groups(self, section: Node) -> dict[str, tuple[Group, ...]]:
         groups: dict[str, list[Group]] = {name: [] for name in self.workload.ops}
@@ -94,8 +109,8 @@ class _Parser:
             for kernel in _names(parts["kernels"], self.kernels):
                 if kernel in groups:
                     parts["kernels"].fail(f"{kernel} has a group {name!r} already")
-                known = self.fields[self.kernels[kernel]]
-                groups[kernel] = _group(name, parts, allowed, set(known))
+                known = {field for op in self.kernels[kernel] for field in self.fields[op]}
+                groups[kernel] = _group(name, parts, allowed, known)
         self._want_all(section, groups, f"{name} group")
         return groups
 
@@ -123,11 +138,12 @@ class _Parser:
         return tuple((name, _names(named[name], known)) for name in sorted(named))
 
     def _branches(self, section: Node) -> Branches:
-        """An op stands for those of its kernels that stand nowhere themselves."""
+        """An op stands for those of its kernels that stand nowhere themselves; a fused one goes with its first part."""
         known = dict.fromkeys([*self.workload.ops, *self.kernels])
         named = {name: _names(entry, known) for name, entry in section.mapping([], None).items()}
         alone = {name for names in named.values() for name in names if name in self.kernels}
-        stands_as = {kernel: kernel if kernel in alone else op for kernel, op in self.kernels.items()}
+        stands_as = {kernel: kernel if kernel in alone else ops[0] for kernel, ops in self.kernels.items()}
+        stands_as |= {name: stands_as[parts_of(name)[0]] for name in fused_among(self.kernels) if name not in alone}
         branches = {
             name: tuple(kernel for kernel, stands in stands_as.items() if stands in names)
             for name, names in named.items()
@@ -204,10 +220,10 @@ def _op_fields(workload: Workload, name: str) -> dict[str, tuple[Scalar, ...]]:
     return {field: tuple(sorted(values, key=_rank)) for field, values in found.items()}
 
 
-def _kernels(workload: Workload) -> dict[str, str]:
+def _kernels(workload: Workload) -> dict[str, tuple[str, ...]]:
     """Every kernel that some config of an op has → its op, in issue order of the default configs."""
     return {
-        kernel: name
+        kernel: (name,)
         for name, call in workload.graph.calls.items()
         for kernel in call.kernel_names(call.op.default(ARCHITECTURES[0]))
     }

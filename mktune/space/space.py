@@ -17,6 +17,7 @@ from typing import Any
 
 from mktune.device import Device
 from mktune.errors import SpaceError
+from mktune.graph.fused import kernel_ops, parts_of
 from mktune.graph.kernel_edges import kernel_edges, kernel_names
 from mktune.graph.workload import Workload
 from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
@@ -25,6 +26,7 @@ from mktune.space.dimensions import Dimension, OpFields, Order, Priority, Questi
 from mktune.space.draft import Draft, op_plan
 from mktune.space.edge_dimensions import Chain, EdgeKinds, LaunchFields
 from mktune.space.file import SpaceFile, load
+from mktune.space.fusion_dimension import NONE, Fusion
 from mktune.space.groups import Condition, Group, Rule, Values
 from mktune.space.source import Scalar
 
@@ -69,6 +71,8 @@ class SearchSpace:
             "tokens_per_request": shape.tokens_per_request,
         }
         self._kernel_edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = {}
+        known = workload.fused_kernels(ops, device.arch)
+        self._fusion = Fusion({name: of for name, of in known.items() if of in file.fusions})
         self._op_dimensions = tuple(self._of_ops(file))
         self._graph_dimensions = tuple(self._of_graph(file))
         self.default()
@@ -94,6 +98,12 @@ class SearchSpace:
     @cached_property
     def _config_names(self) -> frozenset[str]:
         return frozenset(dimension.name for dimension in self._op_dimensions)
+
+    @property
+    def fusions(self) -> tuple[str, ...]:
+        """What may be answered to the question "fusion" but that nothing is fused; empty where it is not asked."""
+        question = self._fusion.question(Draft(self._facts))
+        return tuple(label for label in question.options if label != NONE) if question else ()
 
     def walk(self, pick: Pick) -> tuple[Choices, Plan]:
         """Ask `pick` for every choice that there is, in order; the choices made and their plan (canonical)."""
@@ -169,7 +179,7 @@ class SearchSpace:
 
     def _walk(self, pick: Callable[[Dimension, Question, Draft], str]) -> tuple[Choices, Draft]:
         draft, choices = Draft(self._facts), dict[str, str]()
-        self._ask(self._op_dimensions, pick, draft, choices)
+        self._ask((self._fusion, *self._op_dimensions), pick, draft, choices)
         self._derive(draft)
         if self._configs_only:
             self._ask(self._graph_dimensions, _plainest, draft, {})
@@ -202,12 +212,12 @@ class SearchSpace:
     def _derive(self, draft: Draft) -> None:
         """Kernels and data edges: they follow from the configs, finalizers above all."""
         plans = draft.op_plans()
-        names = kernel_names(self.graph, plans)
+        fused = tuple(draft.fusions)
+        draft.kernels = kernel_ops(self.graph, plans, fused)
+        names = tuple(draft.kernels)
         if names not in self._kernel_edges:
-            self._kernel_edges[names] = kernel_edges(self.graph, plans)
+            self._kernel_edges[names] = kernel_edges(self.graph, plans, fused)
         draft.edges = self._kernel_edges[names]
-        calls = self.graph.calls.values()
-        draft.kernels = {kernel: call.name for call in calls for kernel in call.kernel_names(plans[call.name])}
 
     def _of_ops(self, file: SpaceFile) -> Iterator[OpFields]:
         for op in self.graph.calls:
@@ -218,6 +228,7 @@ class SearchSpace:
     def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
         calls, arch = self.graph.calls, self.device.arch
         kernels = kernel_names(self.graph, {name: call.op.default(arch) for name, call in calls.items()})
+        kernels += tuple(self._fusion.fusions)
         kept = [(name, tuple(kernel for kernel in branch if kernel in kernels)) for name, branch in file.branches]
         branches = tuple((name, branch) for name, branch in kept if branch)
         yield Order(file.rankings)
@@ -253,15 +264,34 @@ class SearchSpace:
         return not self.graph.calls[name].op.config_violations(op_plan(fields), self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
-        """The op, as configured, knows these launch values for this kernel, and what it then reads early is there."""
-        key = kernel, op_plan(draft.configs[draft.kernels[kernel]]), values
-        if key not in self._early:
-            self._early[key] = self._read_early(draft.kernels[kernel], *key)
-        early = self._early[key]
+        """The ops, as configured, know these launch values for this kernel, and what it then reads early is there."""
+        early: set[str] = set()
+        for name, part, plan, asked in self._parts(draft, kernel, values):
+            key = part, plan, asked
+            if key not in self._early:
+                self._early[key] = self._read_early(name, *key)
+            found = self._early[key]
+            if found is None:
+                return False
+            early |= found
         if not early:
-            return early is not None
-        writers = {source for source in draft.sources(kernel) if draft.kernels[source] in early}
+            return True
+        writers = {source for source in draft.sources(kernel) if early.intersection(draft.kernels[source])}
         return writers <= draft.complete_at_start(kernel)
+
+    def _parts(self, draft: Draft, kernel: str, values: Values) -> Iterator[tuple[str, str, OpPlan, Values]]:
+        """Op, kernel, config and launch values of each part: of a fused kernel's L2 prefetch each takes what it may.
+
+        Where none may take all, every part is asked for it, and refuses.
+        """
+        plans = {name: op_plan(draft.configs[name]) for name in draft.kernels[kernel]}
+        asked = int(dict(values).get("l2_prefetch_bytes", 0))
+        shares = asked > 0 and len(plans) > 1
+        limits = {name: self.graph.calls[name].op.l2_limit(plan) for name, plan in plans.items()} if shares else {}
+        shares = shares and asked <= max(limits.values())
+        for (name, plan), part in zip(plans.items(), parts_of(kernel), strict=True):
+            taken = min(asked, limits[name]) if shares else asked
+            yield name, part, plan, values if taken == asked else _with(values, l2_prefetch_bytes=taken)
 
     def _read_early(self, name: str, kernel: str, plan: OpPlan, values: Values) -> frozenset[str] | None:
         """Calls of whose results `kernel`, launched so, reads some before its wait; None: it cannot be launched so."""
@@ -297,6 +327,10 @@ class SearchSpace:
             order=draft.order,
             edges=tuple(draft.kinds.items()),
         ).canonical()
+
+
+def _with(values: Values, **changed: Scalar) -> Values:
+    return tuple(sorted({**dict(values), **changed}.items()))
 
 
 def _kernel_plan(fields: Mapping[str, Scalar]) -> KernelPlan:

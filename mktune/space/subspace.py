@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mktune.errors import SpaceError
+from mktune.graph.fused import fused_among, kernel_ops
 from mktune.lowering.graph import runs_as
 from mktune.plan import Plan
 from mktune.space.dimensions import Dimension, OpFields, Question, named, question_stem
@@ -113,7 +114,7 @@ def _asked(space: SearchSpace, base: Plan) -> dict[str, tuple[tuple[str, ...], s
 
 def _in_turn(space: SearchSpace, base: Plan, asked: Mapping[str, object]) -> Iterator[str]:
     """Streams, then for one op after the other, what reads most first: config, edges, wait and trigger."""
-    kernels = {kernel: op for op, call in space.graph.calls.items() for kernel in call.kernel_names(base.op[op])}
+    kernels = {kernel: ops[0] for kernel, ops in kernel_ops(space.graph, base.op, fused_among(base.kernel)).items()}
     weights = {op: call.op.bytes_read(space.shape) for op, call in space.graph.calls.items()}
     if "streams" in asked:
         yield "streams"

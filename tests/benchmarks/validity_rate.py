@@ -1,8 +1,9 @@
 """How many plans of the whole workload `mktune.validity.check` judges per second, on one core. Prints JSON.
 
-    python -m tests.benchmarks.validity_rate [--plans N] [--seed N]
+    python -m tests.benchmarks.validity_rate [--plans N] [--seed N] [--unfused]
 
-Plans are distinct random walks through the shipped search space, each checked once:
+Plans are distinct random walks through the shipped search space, each checked once; three in four have kernels of two
+ops in one launch, unless `--unfused` leaves those out:
 
 cold    the first N in a process that has judged nothing: most of their configs were never asked about before
 search  the N after them, as deep in a search: many configs are known, no plan is
@@ -32,7 +33,7 @@ from mktune.lowering.graph import lower
 from mktune.ops.base import Violation
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.space import SearchSpace
+from mktune.space import Question, SearchSpace
 from mktune.validity import check
 from mktune.validity.hazards import hazards
 
@@ -42,13 +43,17 @@ SHAPE = Shape(2, 8, 8192)
 H200 = Device("NVIDIA H200", "sm_90a", 132, 232448, 60 << 20, 4.8e12)
 
 
-def random_plans(count: int, seed: int) -> list[Plan]:
+def random_plans(count: int, seed: int, unfused: bool = False) -> list[Plan]:
     """Distinct plans of the whole workload, as a search makes them."""
     space = SearchSpace.load(workload("glm52_attention_prefix"), None, SHAPE, H200)
     random = Random(seed)
     plans: dict[Plan, None] = {}
+
+    def pick(question: Question) -> str:
+        return "none" if unfused and question.name == "fusion" else random.choice(list(question.options))
+
     while len(plans) < count:
-        plans[space.walk(lambda question: random.choice(list(question.options)))[1]] = None
+        plans[space.walk(pick)[1]] = None
     return list(plans)
 
 
@@ -62,10 +67,10 @@ def rate(items: Sequence[Item], judge: Callable[[Item], list[Violation]]) -> flo
     return len(items) / (time.process_time() - start)
 
 
-def measure(count: int, seed: int) -> dict[str, object]:
+def measure(count: int, seed: int, unfused: bool = False) -> dict[str, object]:
     """Rates, and how the plans were judged."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as another:
-        plans = another.submit(random_plans, 2 * count, seed).result()
+        plans = another.submit(random_plans, 2 * count, seed, unfused).result()
     cold = rate(plans[:count], lambda plan: check(plan, H200))
     search = rate(plans[count:], lambda plan: check(plan, H200))
     again = rate(plans[count:], lambda plan: check(plan, H200))
@@ -74,6 +79,7 @@ def measure(count: int, seed: int) -> dict[str, object]:
     judged = [check(plan, H200) for plan in plans[count:]]
     return {
         "plans": count,
+        "fused": sum("+" in "".join(plan.kernel) for plan in plans[count:]),
         "cold_plans_per_s": round(cold),
         "search_plans_per_s": round(search),
         "again_plans_per_s": round(again),
@@ -87,8 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Rate of the validity check, as JSON.")
     parser.add_argument("--plans", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--unfused", action="store_true")
     given = parser.parse_args()
-    print(json.dumps(measure(given.plans, given.seed)))
+    print(json.dumps(measure(given.plans, given.seed, given.unfused)))
 
 
 if __name__ == "__main__":

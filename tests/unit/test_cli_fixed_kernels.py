@@ -92,10 +92,11 @@ def test_show_says_where_the_gain_of_a_winner_comes_from(capsys: pytest.CaptureF
     assert not winner["kept_baseline"]
     out, _ = run(capsys, "show", winner["plan_id"], "--store", store)
     rows = rows_of(out, "where the gain comes from")[2:]
-    assert [row[0] for row in rows[:5]] == ["tiles", "branches", "pdl", "placement", "order"]
-    for row in rows[:5]:
+    groups = ["tiles", "branches", "pdl", "placement", "order"] + ["fusion"] * ("fused" in out)
+    assert [row[0] for row in rows[: len(groups)]] == groups
+    for row in rows[: len(groups)]:
         assert f"{winner['attribution'][row[0]]['span_us']:.2f}" in row
-    assert " ".join(rows[5]).startswith("gain over serial")
+    assert " ".join(rows[len(groups)]).startswith("gain over serial")
     out, _ = run(capsys, "show", winner["plan_id"], "--store", store, "--json")
     assert json.loads(out)["attribution"] == winner["attribution"]
     out, _ = run(capsys, "show", "serial", "--json")

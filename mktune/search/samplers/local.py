@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mktune.plan import Plan
 from mktune.search.effects import Effects
 from mktune.search.samplers.base import Sampler, at_random
-from mktune.space import Choices, Question, question_stem
+from mktune.space import Choices, Question, nearest, question_stem
 
 ELITE = 4
 """Plans that may be changed."""
@@ -36,6 +36,7 @@ class LocalSampler(Sampler):
         self._elite: list[tuple[float, Choices]] = []
         self._effects = Effects()
         self._options: dict[str, tuple[str, ...]] = {}
+        self._like: dict[str, tuple[str, ...]] = {}
         self._told = 0
         self._proposed: set[tuple[tuple[str, str], ...]] = set()
 
@@ -81,16 +82,29 @@ class LocalSampler(Sampler):
         return self._elite[min(first, second)][1]
 
     def _changed(self, base: Mapping[str, str], changes: Mapping[str, str]) -> tuple[Choices, Plan]:
-        """`base` with `changes`, and with what they give rise to and `base` has no answer to."""
+        """`base` with `changes`, and with what they give rise to and `base` has no answer to.
+
+        Where kernels are fused or parted anew, the answers of one are those of the other, or what is nearest.
+        """
         stems = {question_stem(name): label for name, label in base.items()}
 
         def pick(question: Question) -> str:
             self._options[question.name] = options = tuple(question.options)
             wanted = changes.get(question.name, base.get(question.name, stems.get(question_stem(question.name))))
-            known = wanted is not None and wanted in question.options
-            return wanted if known and wanted else self._likely(question.name, options, base)
+            if wanted is not None and wanted in question.options:
+                return wanted
+            alike = self._alike(question, stems)
+            return self._likely(question.name, options, base) if alike is None else nearest(alike, options)
 
         return self.space.walk(pick)
+
+    def _alike(self, question: Question, stems: Mapping[str, str]) -> str | None:
+        """The answer in `stems` to a question that is like this one."""
+        stem = question_stem(question.name)
+        if question.like:
+            self._like[stem] = question.like
+        others = (*question.like, *(name for name in stems if stem in self._like.get(name, ())))
+        return next((stems[name] for name in others if name in stems), None)
 
     def _likely(self, name: str, options: Collection[str], base: Mapping[str, str]) -> str:
         """The option of the least effect, as drawn."""

@@ -16,6 +16,7 @@ from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
 from mktune.search.samplers.local import JUMPS, LocalSampler
 from mktune.space import Choices, SearchSpace
+from mktune.space.fusion_dimension import NAME as FUSION
 
 GRAPH_ONLY = 30
 """Proposals of the second stage."""
@@ -33,7 +34,7 @@ class StagedSampler(LocalSampler):
     def __init__(self, space: SearchSpace, seed: int) -> None:
         super().__init__(space, seed)
         self._alone: dict[str, list[tuple[float, Choices]]] = defaultdict(list)
-        self._starts: list[Choices] | None = None
+        self._starts: list[tuple[Choices, Choices]] | None = None
         self._changes = 0
 
     def know_op(self, op: str, choices: Choices, span_us: float) -> None:
@@ -45,7 +46,8 @@ class StagedSampler(LocalSampler):
         if self._starts is None:
             self._starts = list(self._structures())
         if self._starts:
-            return self._noted(*self._changed(self._starts.pop(0), {}))
+            start, changes = self._starts.pop(0)
+            return self._noted(*self._changed(start, changes))
         if not self._elite or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
         self._changes += 1
@@ -57,15 +59,18 @@ class StagedSampler(LocalSampler):
             return self._noted(*self._changed({**base, **self._ranked()}, {}))
         return self.fresh(base, dict.fromkeys(base, 1.0))
 
-    def _structures(self) -> Iterator[Choices]:
-        """The built-in plans with every op's best config, as far as the space has them."""
+    def _structures(self) -> Iterator[tuple[Choices, Choices]]:
+        """The built-in plans with every op's best config, as far as the space has them, and what to change in them: the
+        last one again with whatever can be fused."""
         space = self.space
         best = {op: space.configs_of(op).to_plan(known[0][1]).op[op] for op, known in self._alone.items()}
         for mode in MODES:
             plan = make_plan(space.workload, tuple(space.graph.calls), space.shape, space.device.arch, mode, best)
             choices = space.to_choices(plan)
             if choices is not None:
-                yield choices
+                yield choices, {}
+                for label in space.fusions if mode == MODES[-1] else ():
+                    yield choices, {FUSION: label}
 
     def _ranked(self) -> Choices:
         """One op's config out of its best."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mktune.graph.fused import parts_of
 from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
 from mktune.search.samplers.local import JUMPS, LocalSampler
 from mktune.space import Choices, question_stem
 from mktune.trace import CriticalPath
 
-PLACEMENT = ("streams", "order", "priority")
+PLACEMENT = ("fusion", "streams", "order", "priority")
 PLACEMENT_SHARE = 0.15
 """Weight of the questions that place all kernels, those of the path among them."""
 LEAST_SHARE = 0.03
@@ -57,12 +58,14 @@ class TraceGuidedSampler(LocalSampler):
     def _is_about(self, stem: str, kernel: str) -> bool:
         of, _, field = stem.partition(".")
         if field:
-            return kernel == of or (self.space.is_config(stem) and kernel in self._kernels_of(of))
+            return kernel == of or (
+                self.space.is_config(stem) and not self._kernels_of(of).isdisjoint(parts_of(kernel))
+            )
         _, arrow, target = stem.partition("->")
         return bool(arrow) and target == kernel
 
-    def _kernels_of(self, op: str) -> tuple[str, ...]:
-        return (op, op + "p", op + "f")
+    def _kernels_of(self, op: str) -> set[str]:
+        return {op, op + "p", op + "f"}
 
 
 SAMPLER = TraceGuidedSampler
