@@ -61,11 +61,15 @@ class Stamps:
 
 
 class Bench(Closing):
-    """One problem on one device. Used as a context manager; methods never raise for a bad candidate."""
+    """One problem on one device. Used as a context manager; methods never raise for a bad candidate.
+
+    deterministic  promotion stores only a plan whose bits repeat from run to run, and beside other requests
+    """
 
     problem: Problem
     policy: Policy
     fingerprint: Fingerprint
+    deterministic: bool = False
 
     @property
     def build(self) -> str:

@@ -30,6 +30,7 @@ from mktune.cli.summary import between, config, full_name, shape_words, signed, 
 from mktune.cli.verdict import judge
 from mktune.errors import InputError, MktuneError
 from mktune.graph.builtin import MODES
+from mktune.measure.repeatability import BATCH_INVARIANT, DETERMINISTIC
 from mktune.measure.stats import Interval
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -106,6 +107,7 @@ def document(found: Found) -> dict[str, object]:
         "origin": found.origin,
         "simulated": found.simulated,
         "measurement": measurement,
+        "evidence": dict(found.winner.extra) if found.winner else None,
         "attribution": {name: asdict(loss) for name, loss in found.winner.attribution} if found.winner else None,
         "plan": found.plan.to_dict(),
     }
@@ -124,6 +126,9 @@ def _print(found: Found) -> None:
         measured = found.winner.measurement
         interval = f"{measured.low_us:.2f} to {measured.high_us:.2f}"
         render.folded(f"span {measured.span_us:.2f} µs ({interval}){mark}, ×{1 / found.winner.ratio:.2f} of serial")
+        for name in (DETERMINISTIC, BATCH_INVARIANT):
+            if said := dict(found.winner.extra).get(name):
+                render.folded(f"{name}: {said}")
     render.line()
     _ops(plan)
     render.line()

@@ -58,6 +58,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; st
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Run again what failed: of the study, and what hung in others.")
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="Store only a plan whose bits repeat in every run and beside any requests."),
+]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
 ]
@@ -80,6 +84,7 @@ class Settings:
     study: str | None
     resume: bool
     retry_failed: bool = False
+    deterministic: bool = False
     others: Sequence[Backend] = ()
 
 
@@ -99,6 +104,7 @@ def tune(
     study: StudyName = None,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
+    deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = "1",
     scale_format: ScaleFormat = None,
@@ -117,7 +123,7 @@ def tune(
     check_sampler(sampler)
     budget = Budget(trials, seconds) if trials is not None or seconds is not None else Budget()
     first, *others = several(choose(backend, sim_gpu), number_of_workers(workers))
-    settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, others)
+    settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, deterministic, others)
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
@@ -163,6 +169,7 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
                     stop=stop,
                     others=settings.others,
                     retry_failed=settings.retry_failed,
+                    deterministic=settings.deterministic,
                 )
             yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:

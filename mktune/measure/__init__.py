@@ -8,7 +8,7 @@ memory         arguments, weights and caches of every layer; results and poison 
 gate           machine code against what the checks were told
 admission      what must hold before plans are timed beside each other
 correctness    every op against its reference, on the inputs that it really had
-validation     races provoked by delays and shuffled priorities
+validation     races provoked by delays and shuffled priorities; `repeatability` whether bits repeat
 span           the clock; `screening` when to stop reading it, `session` the GPU's state around it
 calibration    what the clock can resolve on this GPU
 promotion      ties, guards and who wins: pure logic; `attribution` where a winner's gain comes from

@@ -24,6 +24,7 @@ from mktune.measure.deadline import Deadlines
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
+from mktune.measure.repeatability import NO
 from mktune.measure.screening import BRIEF, ScreeningBudget
 from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
@@ -149,8 +150,20 @@ class CudaBench(Bench):
 
     def validate(self, plan: Plan, effort: Mapping[str, int] | None = None) -> str:
         """How `plan` was validated. Raises CandidateError with what failed."""
+        return self._survives(plan, effort)[0]
+
+    def _survives(self, plan: Plan, effort: Mapping[str, int] | None = None) -> tuple[str, dict[str, str]]:
+        """How `plan` was validated, and whether its bits repeat, by what is asked (`repeatability`).
+
+        Raises CandidateError with what failed, which is bits that do not repeat where only those may win that do.
+        """
         request = {"do": "validate", "plan": plan.json, "effort": dict(effort or {})}
-        return str(self._ask(request, VALIDATE_SECONDS)["validated"])
+        reply = self._ask(request, VALIDATE_SECONDS)
+        repeats = {str(name): str(said) for name, said in reply["repeats"].items()}
+        for name, said in repeats.items():
+            if self.deterministic and said.startswith(NO):
+                raise CandidateError(Status.WRONG_RESULT, f"not {name}: {said.removeprefix(f'{NO}: ')}")
+        return str(reply["validated"]), repeats
 
     def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Stamps:
         """Medians over replays of a diagnostic build; see `measure.stamps`."""
@@ -196,9 +209,10 @@ class CudaBench(Bench):
         decision = promotion.decide(right, samples)
         likely = put_back(decision.ranked[0].plan, self._device).values()
         self.prepare([changed.plan for changed in likely])  # compiled while the likely winner is validated
-        chosen, validated, refuted = self._validated(decision.ranked)
+        chosen, (validated, repeats), refuted = self._validated(decision.ranked)
         losses, missing = attribute(chosen.plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
-        notes = {"clocks": _clocks(self.calibrate())} | {f"refuted {name}": why for name, why in refuted.items()}
+        notes = {"clocks": _clocks(self.calibrate()), **repeats}
+        notes |= {f"refuted {name}": why for name, why in refuted.items()}
         notes |= {f"left out {arm.name}": failed[_key(arm)] for arm in arms if _key(arm) in failed}
         notes |= {f"attribution of {group}": why for group, why in missing.items()}
         return promotion.winner(
@@ -270,7 +284,7 @@ class CudaBench(Bench):
                 failed[name] = f"{error.status}: {error}"
         return failed
 
-    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, str, dict[str, str]]:
+    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, tuple[str, dict[str, str]], dict[str, str]]:
         """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
 
         Raises MktuneError where every arm is refuted.
@@ -278,7 +292,7 @@ class CudaBench(Bench):
         refuted: dict[str, str] = {}
         for arm in ranked:
             try:
-                return arm, self.validate(arm.plan), refuted
+                return arm, self._survives(arm.plan), refuted
             except CandidateError as error:
                 refuted[arm.name] = str(error)
         reasons = "; ".join(f"{name}: {why}" for name, why in refuted.items())

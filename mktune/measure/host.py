@@ -194,9 +194,10 @@ class CudaHost:
         return samples
 
     def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
-        """Provoke races. Raises what failed."""
+        """Provoke races, and compare bits. Raises what failed."""
         parsed, lowered, _ = self._built(plan)
-        return {"validated": validate(parsed, lowered, self._opened.copies, self._kernels, Effort(**(effort or {})))}
+        found = validate(parsed, lowered, self._opened.copies, self._kernels, Effort(**(effort or {})))
+        return {"validated": found.how, "repeats": found.repeats.to_dict()}
 
     def _do_stamps(self, plan: str, kernels: list[str], replays: int) -> Reply:
         """When `kernels` begin and end in a layer; see `stamps`."""

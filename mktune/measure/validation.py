@@ -18,6 +18,7 @@ from mktune.launch import KernelSpec
 from mktune.lowering.kernel_graph import KernelGraph, all_full, with_priorities
 from mktune.measure.correctness import Checked, fail_on, unequal_bits
 from mktune.measure.memory import Copies
+from mktune.measure.repeatability import Repeatability, repeatability
 from mktune.ops.launch import with_defines
 from mktune.plan import Plan
 
@@ -55,6 +56,14 @@ class Variant:
     replays: int
 
 
+@dataclass(frozen=True)
+class Validated:
+    """How a plan was validated, in one line, and what that showed of its bits."""
+
+    how: str
+    repeats: Repeatability
+
+
 def producers(graph: KernelGraph) -> tuple[str, ...]:
     """Kernels that some consumer may start beside, in issue order."""
     early = {edge.source for edge in graph.edges if edge.kind != "full"}
@@ -83,8 +92,8 @@ def variants(graph: KernelGraph, effort: Effort, seed: int = 0) -> Iterator[Vari
 
 def validate(
     plan: Plan, lowered: KernelGraph, copies: Copies, build: Build, effort: Effort = STANDARD, seed: int = 0
-) -> str:
-    """How the plan was validated, in one line. Raises CandidateError (wrong_result) with what failed and where."""
+) -> Validated:
+    """How the plan was validated. Raises CandidateError (wrong_result) with what failed and where."""
     kernels = build([launch.kernel for _, launch in lowered.launches])
     expected = _serial_results(plan, lowered, kernels, copies)
     replays = unstable = 0
@@ -95,7 +104,8 @@ def validate(
     names = producers(lowered)
     delays = f"{', '.join(names)} delayed by {DELAY_NS // 1000} us in turn" if names else "no early start to provoke"
     equal = "bit-equal to full edges" if not unstable else f"{unstable} replays differ in bits within tolerance"
-    return f"{replays} poisoned replays, shuffled priorities, {delays}, {equal}"
+    how = f"{replays} poisoned replays, shuffled priorities, {delays}, {equal}"
+    return Validated(how, repeatability(plan, lowered, kernels, copies, replays, unstable))
 
 
 def _serial_results(plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies) -> list[Tensors]:

@@ -47,6 +47,7 @@ def tune(
     worker: int = 0,
     others: Sequence[Backend] = (),
     retry_failed: bool = False,
+    deterministic: bool = False,
     neighbours: int = NEIGHBOURS,
 ) -> TuneResult:
     """Search `space` with the study's sampler and seed, going on from the trials that the study has.
@@ -58,13 +59,14 @@ def tune(
     worker        makes the sampler draw otherwise than those of the study's other processes
     others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
     retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
+    deterministic  the winner's bits must repeat (see `Bench`)
 
     Raises NothingFoundError where no built-in plan runs or no trial succeeded, MktuneError where a built-in plan gives
     wrong results, SetupError and StoreError.
     """
     store.limit_trials(study, budget.trials or 0)
     loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
-    how = _How(worker, promotes=True, retry_failed=retry_failed, neighbours=neighbours)
+    how = _How(worker, True, retry_failed, deterministic, neighbours)
     return _search(space, [backend, *others], loop, how)
 
 
@@ -96,6 +98,7 @@ class _How:
     worker: int
     promotes: bool = False
     retry_failed: bool = False
+    deterministic: bool = False
     neighbours: int = 0
 
 
@@ -126,6 +129,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
             loop.run(benches, proposals, search.check_builtins)
             search.check_builtins(None)
             proposals.close()  # nothing else runs while the finalists are compared
+            benches.first.deterministic = how.deterministic
             winner = search.promote(benches.first, proposals) if how.promotes else None
         except Stopped:
             winner = None

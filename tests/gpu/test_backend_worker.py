@@ -129,5 +129,7 @@ def test_promotion_stores_a_validated_plan(bench, plans):
     print(row.ratio, row.ratio_low, row.ratio_high, row.noise_floor, row.builtins, row.validated, row.extra)
     assert row.noise_floor < 0.02
     assert row.validated
+    assert dict(row.extra)["deterministic"] == "yes"
+    assert dict(row.extra)["batch invariant"] == "yes"
     assert row.ratio <= 1.0
     assert len(row.measurement.samples_us) >= 31

@@ -77,7 +77,7 @@ def test_300_replays_over_poison_stay_equal(device, m):
         memory(m, ragged=False).verification(),
         functools.partial(compiled, device),
         Effort(plain=300, delayed=40, shuffles=2),
-    )
+    ).how
     assert text.startswith("380 poisoned replays")
     assert "bit-equal" in text
 

@@ -184,7 +184,7 @@ def test_the_gate_waits_for_a_producer_that_triggers_at_once_and_writes_late():
     for variant in (GEMMS[0], *SPLIT, _of(GEMMS, split_k=1)):
         plan = make_plan(KNOWN, ops, shape, "sm_90a", "serial+pdl", {"C0": variant.op})
         lowered = lower(plan, KNOWN.subgraph(ops), shape, H200, launches=True)
-        assert "A0 delayed" in validate(plan, lowered, copies, _built, Effort(plain=20, delayed=8, shuffles=2))
+        assert "A0 delayed" in validate(plan, lowered, copies, _built, Effort(plain=20, delayed=8, shuffles=2)).how
 
 
 def _built(specs):

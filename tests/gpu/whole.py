@@ -83,6 +83,6 @@ def assert_holds(plan, device):
     graph = lowered(plan, device)
     assert producers(graph)
     copies, _ = problem(plan.shape.m, plan.shape.kv, False)
-    text = validate(plan, graph, copies, functools.partial(compiled, device), EFFORT)
+    text = validate(plan, graph, copies, functools.partial(compiled, device), EFFORT).how
     print(plan.short_id, text)
     assert text.startswith(f"{EFFORT.plain + EFFORT.delayed * len(producers(graph))} poisoned replays")

@@ -207,6 +207,18 @@ def test_show_of_a_stored_plan_has_its_evidence(url: str, capsys: pytest.Capture
     assert document["simulated"]
 
 
+def test_show_says_whether_the_bits_of_a_winner_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.db"
+    repeats = (("batch invariant", "no: h_s of the first request"), ("deterministic", "yes"))
+    winner = make_winner(extra=repeats)
+    with Store.open(path) as store:
+        store.put_winner(None, winner)
+    out, _ = run(capsys, "show", winner.plan.short_id, "--store", str(path))
+    assert "deterministic: yes\nbatch invariant: no: h_s of the first request\n" in out
+    out, _ = run(capsys, "show", winner.plan.short_id, "--store", str(path), "--json")
+    assert parse(out)["evidence"] == dict(repeats)
+
+
 @pytest.mark.parametrize("more", [["--arch", "sm_103a"], ["--m", "16"], ["--tokens-per-request", "8", "--kv", "8192"]])
 def test_show_refuses_what_makes_a_builtin_for_a_stored_plan(
     url: str, capsys: pytest.CaptureFixture[str], more: list[str]

@@ -63,6 +63,23 @@ def test_table_names_winners_and_says_simulated(tmp_path: Path, capsys: pytest.C
     assert re.match(r"16  8192 +[0-9.]+ +[0-9.]+ +[0-9.]+ %  simulated  [0-9a-f]{12}  ", row)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_promotion_is_told_where_bits_must_repeat(
+    asked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    promote = SimBench.promote
+
+    def spy(bench: SimBench, *args: Any) -> Any:
+        told.append(bench.deterministic)
+        return promote(bench, *args)
+
+    monkeypatch.setattr(SimBench, "promote", spy)
+    more = ["--deterministic"] if asked else []
+    run(capsys, *SIM, "--m", "16", "--kv", "8192", "--trials", "5", "--store", str(tmp_path / "x.db"), *more)
+    assert told == [asked]
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -33,7 +33,7 @@ class FakeWorker:
     """Spans by plan id (30 µs unless said), and what goes wrong with which plan at which request."""
 
     def __init__(self):
-        self.spans, self.faults = {}, {}
+        self.spans, self.faults, self.repeats = {}, {}, {}
         self.asked, self.opened, self.restarts, self.closed = [], [], 0, False
         self.deadlines, self.open_faults, self.took = [], [], 0.0
         self.now = 0.0  # all the time there is: `took` for each answer
@@ -90,7 +90,8 @@ class FakeWorker:
         return {"timer_tick_ns": 32.0, "event_quantum_us": 0.032, "empty_graph_us": 1.25}
 
     def _validate(self, plan, request):
-        return {"validated": f"540 replays of {plan[:6]}"}
+        repeats = {"deterministic": "yes", "batch invariant": "yes"} | self.repeats.get(plan, {})
+        return {"validated": f"540 replays of {plan[:6]}", "repeats": repeats}
 
 
 class FakeCompiler:
@@ -230,6 +231,23 @@ def test_a_refuted_winner_gives_way_to_the_next(bench):
     assert "540 replays" in row.validated
     assert dict(row.extra)[f"refuted {fast.plan_id[:12]}"] == "B0p delayed, replay 3: q_lora_q"
     assert dict(row.extra)["clocks"].startswith("timer step 32 ns")
+
+
+def test_a_winner_says_whether_its_bits_repeat_and_where_that_is_asked_for_only_such_a_plan_wins(bench):
+    fast, slow = tuned(8), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, slow.plan_id: 12.0}
+    bench._worker.repeats = {fast.plan_id: {"deterministic": "no: 3 of 540 replays differ in bits within tolerance"}}
+    row = bench.promote([fast, slow], BUILTINS)
+    assert row.plan == fast
+    assert dict(row.extra)["deterministic"].startswith("no: 3 of 540")
+    assert dict(row.extra)["batch invariant"] == "yes"
+    bench.deterministic = True
+    row = bench.promote([fast, slow], BUILTINS)
+    assert row.plan == slow
+    assert dict(row.extra)["deterministic"] == "yes"
+    assert dict(row.extra)[f"refuted {fast.short_id}"].startswith("not deterministic: 3 of 540")
+    bench._worker.repeats = {fast.plan_id: {"batch invariant": "no: q_lora_q of the first request"}}
+    assert "not batch invariant" in dict(bench.promote([fast], BUILTINS).extra)[f"refuted {fast.short_id}"]
 
 
 def test_when_nothing_survives_validation_nothing_is_stored(bench):

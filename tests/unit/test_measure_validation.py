@@ -141,7 +141,7 @@ def test_variants_start_with_the_plan_itself_and_shuffle_priorities_after_it():
 
 def test_validation_holds_every_variant_against_full_edges(copies, replayed):
     built = []
-    says = validate(PLAN, LOWERED, copies, lambda specs: built.extend(specs) or {}, Effort(8, 4, 2))
+    says = validate(PLAN, LOWERED, copies, lambda specs: built.extend(specs) or {}, Effort(8, 4, 2)).how
     assert replayed["count"] == 1 + 8 + 2 * 4
     assert says.startswith("16 poisoned replays")
     assert "A0, B0p delayed by 20 us in turn" in says
@@ -175,5 +175,6 @@ def test_right_results_of_other_bits_pass_and_are_counted(copies, replayed):
             checked._copies.made[0]["q_lora_s"][0, 0] *= 1 + 2.0**-22
 
     replayed["spoil"] = nudge
-    says = validate(PLAN, LOWERED, copies, lambda specs: {}, Effort(8, 4, 2))
-    assert says.endswith("1 replays differ in bits within tolerance")
+    found = validate(PLAN, LOWERED, copies, lambda specs: {}, Effort(8, 4, 2))
+    assert found.how.endswith("1 replays differ in bits within tolerance")
+    assert found.repeats.deterministic == "no: 1 of 16 replays differ in bits within tolerance"
