@@ -87,6 +87,7 @@ class Loop:
         self.again = {trial.plan.plan_id: trial.number for trial in failed}
         self._take_over([trial for trial in stored if trial.plan.plan_id not in self.again] if failed else stored)
         self.resumed = len(self.trials)
+        self.shared |= any(trial.elsewhere for trial in self.store.running(self.study))
         return failed
 
     def _take_over(self, trials: Sequence[Trial]) -> None:
@@ -215,7 +216,7 @@ class Loop:
             others = [trial for trial in self.store.running(self.study) if trial.elsewhere]
         if any(trial.abandoned for trial in others):
             if not self.spending.left(len(self.trials)):
-                return False
+                self.store.lose_abandoned(self.study)
             self._look_at = 0.0
         with self.timed("wait"), self.stop.interruptible():
             time.sleep(WAIT_SECONDS if others else 0.0)

@@ -1,15 +1,17 @@
 """Leases on trials: a process holds what it has begun for a while, and says again and again that it still does.
 
-A lease ends at a time of the database's clock, so that hosts whose clocks differ agree. Where one has expired, or its
-process is known to be gone, another process takes the trial up: its plan is begun again under a new number, by one
+A lease ends at a time of the database's clock, so that hosts whose clocks differ agree. That clock may be set as well,
+so whoever waits for a lease also watches it by a clock of his own that nobody sets: see `Watch`. Where one is over, or
+its process is known to be gone, another process takes the trial up: its plan is begun again under a new number, by one
 process only and one time only, for a plan that ends its process twice would end them all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Connection, Float, bindparam, func, select, tuple_, update
@@ -27,6 +29,8 @@ LEASE_SECONDS = 60.0
 """How long a process that says nothing keeps a trial."""
 BEAT_SECONDS = 15.0
 """How often it says that it still runs its trials."""
+STILL_SECONDS = 2 * BEAT_SECONDS
+"""How long a lease that has expired must have been watched without change before its trial may be taken up."""
 ATTEMPTS = 2
 """How often a plan is begun whose process ends before its trial does."""
 
@@ -53,7 +57,7 @@ LEASE_END = database_seconds() + bindparam("lease_s", type_=Float(53))
 EXPIRED = func.coalesce(TrialRow.lease < database_seconds(), True)
 
 _RUNNING = (
-    select(TrialRow.id, TrialRow.number, TrialRow.owner, EXPIRED.label("expired"))
+    select(TrialRow.id, TrialRow.number, TrialRow.owner, TrialRow.lease, EXPIRED.label("expired"))
     .where(TrialRow.study_id == bindparam("study"), TrialRow.status.is_(None))
     .order_by(TrialRow.number)
 )
@@ -75,10 +79,35 @@ class Abandoned:
     attempt: int
 
 
-def abandoned_rows(connection: Connection, study: Study, held: Collection[int]) -> list[int]:
-    """The rows of running trials whose processes are gone, by number; not those of the numbers that are held here."""
+class Watch:
+    """How long running trials' leases have stood still, by the monotonic clock of this process.
+
+    Once the database's clock is set back, the lease of a dead process lasts for hours; set forward, that of a living
+    one is over. So an expired lease counts as over only after it was watched for two beats, in which a living process
+    would have renewed it, and one that was watched for its whole length is over whatever the database's clock says.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, dict[int, tuple[float | None, float]]] = {}  # study → row → its lease, since when
+
+    def over(self, study: int, leases: Iterable[tuple[int, float | None, bool]]) -> set[int]:
+        """The rows whose leases are over, of all that run: each row, its lease, whether that has expired."""
+        now, before = monotonic(), self._seen.get(study, {})
+        found, seen = set(), {}
+        for row, lease, expired in leases:
+            known = before.get(row)
+            seen[row] = known if known is not None and known[0] == lease else (lease, now)
+            if now - seen[row][1] >= (STILL_SECONDS if expired else LEASE_SECONDS):
+                found.add(row)
+        self._seen[study] = seen
+        return found
+
+
+def abandoned_rows(connection: Connection, study: Study, watch: Watch) -> dict[int, int]:
+    """Row → number of the running trials whose processes are gone, by number."""
     rows = connection.execute(_RUNNING, {"study": study.id}).all()
-    return [row.id for row in rows if row.number not in held and is_gone(row.owner, bool(row.expired))]
+    over = watch.over(study.id, [(row.id, row.lease, bool(row.expired)) for row in rows])
+    return {row.id: row.number for row in rows if row.id in over or is_gone(row.owner)}
 
 
 def claim(connection: Connection, row: int) -> Abandoned | None:

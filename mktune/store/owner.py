@@ -20,16 +20,13 @@ def this_process() -> str:
     return _describe(os.getpid())
 
 
-def is_gone(owner: str, expired: bool) -> bool:
-    """True where the process `owner` runs no more, or has let the lease of its trial expire.
-
-    Of a process of this host it is known at once; of another host only the lease tells.
-    """
+def is_gone(owner: str) -> bool:
+    """True where the process `owner` is one of this host and runs no more. Of another host's only its lease tells."""
     try:
         host, pid, birth = json.loads(owner)
     except (ValueError, TypeError):
         return True
-    return expired or bool(host == _host() and birth != _birth(pid))
+    return bool(host == _host() and birth != _birth(pid))
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ from mktune.store import activity, damage, leaderboard, leases, migrate, studies
 from mktune.store.activity import Activity
 from mktune.store.database import Database
 from mktune.store.leaderboard import LeaderboardRow
-from mktune.store.leases import Heartbeat
+from mktune.store.leases import Heartbeat, Watch
 from mktune.store.studies import Study, StudyProblem
 from mktune.store.trials import PlanTaken, Running, TakenUp
 from mktune.store.winners import Filter, Merged, merge
@@ -34,6 +34,7 @@ class Store(Closing):
         self._database = database
         self._begun: dict[tuple[int, int], str | None] = {}  # what this store runs: (study, number) → what is reserved
         self._heartbeat = Heartbeat(self.renew_leases)
+        self._watch = Watch()
 
     @classmethod
     def open(cls, url: str | os.PathLike[str] | None = None, *, write: bool = True, timeout_s: float = 15.0) -> Store:
@@ -94,7 +95,8 @@ class Store(Closing):
         build: str = "",
         scale_format: str = "fp32",
     ) -> Study:
-        """A new study, or with `resume` the stored one of that name, its abandoned trials ended as lost.
+        """A new study, or with `resume` the stored one of that name: what processes of this host that are gone had
+        begun has ended as lost then.
 
         start  with `resume`: make the study where there is none. Of several processes that ask at once, one makes it
 
@@ -108,7 +110,7 @@ class Store(Closing):
             if not resume or (start and studies.find(connection, name) is None):
                 return studies.create(connection, name, problem, sampler, seed)
             found = studies.resume(connection, name, problem)
-            trials.lose_abandoned(connection, found)
+            trials.lose_abandoned(connection, found, self._watch)
             return found
 
     def join(self, name: str, *, device: Device, build: str) -> Study:
@@ -161,17 +163,17 @@ class Store(Closing):
         return number
 
     def take_up(self, study: Study) -> TakenUp | None:
-        """Begin again a running trial of the study whose process is gone or has let its lease expire.
+        """Begin again a running trial of the study whose process is gone, or whose lease this store has watched end.
 
         Of several processes that ask at once one gets it. The trial of the process that is gone ends as lost. None
         where there is no such trial.
         """
         held = {number for of, number in list(self._begun) if of == study.id}
         with self._database.read() as connection:
-            if not leases.abandoned_rows(connection, study, held):
+            if held.issuperset(leases.abandoned_rows(connection, study, self._watch).values()):
                 return None
         with self._database.write() as connection:
-            taken = trials.take_up(connection, study, held)
+            taken = trials.take_up(connection, study, held, self._watch)
         if taken is not None:
             self._holds(study, taken.number, taken.key)
         return taken
@@ -230,7 +232,12 @@ class Store(Closing):
     def running(self, study: Study) -> list[Running]:
         """The trials that have begun and not ended."""
         with self._database.read() as connection:
-            return trials.running(connection, study)
+            return trials.running(connection, study, self._watch)
+
+    def lose_abandoned(self, study: Study) -> int:
+        """End as lost what processes that are gone had begun, for a study that needs no more trials; how many."""
+        with self._database.write() as connection:
+            return trials.lose_abandoned(connection, study, self._watch)
 
     def trial_counts(self, study: Study) -> dict[str, int]:
         """Status → how many trials of the study; "running" for those that have not ended."""

@@ -15,8 +15,9 @@ from mktune.errors import InputError, MktuneError, StoreError
 from mktune.plan import Plan
 from mktune.records import policy_from_dict
 from mktune.store import leases
+from mktune.store.leases import Watch
 from mktune.store.models import MeasurementRow, StudyRow, TrialRow
-from mktune.store.owner import is_gone, now, this_process
+from mktune.store.owner import now, this_process
 from mktune.store.stored_plan import stored_plan
 from mktune.store.studies import Study
 from mktune.store.texts import clip
@@ -57,7 +58,7 @@ class Running:
     """A trial that has begun and not ended.
 
     owner      names the process (`mktune.store.owner`); `elsewhere`: it is not this one
-    abandoned  that process is gone, or has let its lease expire
+    abandoned  that process is gone, or its lease is over (`mktune.store.leases`)
     """
 
     number: int
@@ -107,14 +108,15 @@ def begin(
     return number
 
 
-def take_up(connection: Connection, study: Study, held: Collection[int]) -> TakenUp | None:
+def take_up(connection: Connection, study: Study, held: Collection[int], watch: Watch) -> TakenUp | None:
     """Begin again, for this process, the first trial whose process is gone, but for those held here.
 
     None where there is none.
     That one ends as lost, and so does every one before it whose plan was taken up before (`leases.ATTEMPTS`).
     """
     _lock(connection, study)
-    for row in leases.abandoned_rows(connection, study, held):
+    gone = leases.abandoned_rows(connection, study, watch)
+    for row in [row for row, number in gone.items() if number not in held]:
         found = leases.claim(connection, row)
         if found is None:
             continue
@@ -208,17 +210,17 @@ def _of(connection: Connection, query: Select[Any], numbers: Sequence[int]) -> S
     return connection.execute(query.where(TrialRow.number.in_(numbers))).all()
 
 
-def running(connection: Connection, study: Study) -> list[Running]:
+def running(connection: Connection, study: Study, watch: Watch) -> list[Running]:
     """The trials that have begun and not ended, by number."""
+    gone = set(leases.abandoned_rows(connection, study, watch).values())
     columns = (TrialRow.number, TrialRow.plan_id, TrialRow.source, TrialRow.owner, TrialRow.started)
-    query = select(*columns, leases.EXPIRED).where(TrialRow.study_id == study.id, TrialRow.status.is_(None))
-    found = connection.execute(query.order_by(TrialRow.number)).all()
-    return [Running(*row[:-1], abandoned=is_gone(row.owner, bool(row[-1]))) for row in found]
+    query = select(*columns).where(TrialRow.study_id == study.id, TrialRow.status.is_(None)).order_by(TrialRow.number)
+    return [Running(*row, abandoned=row.number in gone) for row in connection.execute(query).all()]
 
 
-def lose_abandoned(connection: Connection, study: Study) -> int:
+def lose_abandoned(connection: Connection, study: Study, watch: Watch) -> int:
     """End as `lost` every running trial whose process is gone; how many they were."""
-    gone = [trial.number for trial in running(connection, study) if trial.abandoned]
+    gone = list(leases.abandoned_rows(connection, study, watch).values())
     lose(connection, study.id, gone, "its process ended before it did")
     return len(gone)
 

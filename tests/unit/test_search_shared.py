@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_bench import FakeBackend, failed, ok, search, small_space_file, space_of, spans, study_of
+from stored_values import make_plan
 from test_search_driver import is_builtin
 from waiting import LIMIT_S
 
@@ -185,3 +186,21 @@ def test_a_stopped_retry_keeps_what_it_had_not_come_to(tmp_path: Path) -> None:
         hung = {trial.plan.plan_id for trial in trials if trial.outcome.status is Status.HANG}
         assert hung == bad - {plan.plan_id for plan in calls}
         assert len(trials) == len(first.trials) - 1
+
+
+def test_what_a_dead_host_left_running_is_ended_before_a_full_study_is_promoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease has to be watched first, so that `--resume` itself cannot tell."""
+    monkeypatch.setattr("mktune.store.leases.STILL_SECONDS", 0.3)
+    with Store.open(tmp_path / "x.db") as store:
+        search(store, FakeBackend(), 6)
+        study = study_of(store, space_of(), resume=True)
+        with monkeypatch.context() as patched:
+            patched.setattr("mktune.store.trials.this_process", lambda: '["elsewhere", 1, "1"]')
+            patched.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
+            store.begin_trial(study, make_plan(), "tpe", key="a")
+        store._begun.clear()
+        result = search(store, FakeBackend(), 6, resume=True)
+        assert result.winner is not None
+        assert store.trial_counts(study) == {"ok": 6, "lost": 1}

@@ -34,6 +34,7 @@ from test_search_driver import is_builtin
 from waiting import until
 
 leases.LEASE_SECONDS = leases.BEAT_SECONDS = {forever}  # no lease ends of itself
+leases.STILL_SECONDS = 0.0  # and the one that is ended need not be watched first
 loop.LOOK_SECONDS = 0.0
 owner._host = lambda: {host!r}
 told = []

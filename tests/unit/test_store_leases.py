@@ -14,7 +14,7 @@ from waiting import LIMIT_S, until
 
 from mktune.errors import StoreError
 from mktune.plan import Plan
-from mktune.store import PlanTaken, Store, Study
+from mktune.store import PlanTaken, Store, Study, leases
 from mktune.store.owner import this_process
 from mktune.trial import Status
 
@@ -22,6 +22,35 @@ from mktune.trial import Status
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "x.db") if request.param == "sqlite" else str(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that has expired is over: nobody watches it for a while first."""
+    monkeypatch.setattr("mktune.store.leases.STILL_SECONDS", 0.0)
+
+
+class Clock:
+    """The monotonic clock of those who watch leases."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("mktune.store.leases.monotonic", made)
+    return made
+
+
+def set_clock(store: Store, seconds: float) -> None:
+    """As if the clock of the database had been set by so many seconds: forward, or back where they are negative."""
+    with store._database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE mktune_trials SET lease = lease - ({seconds}) WHERE status IS NULL")
 
 
 def begun_elsewhere(store: Store, study: Study, plan: Plan, key: str, *, lease: float) -> int:
@@ -38,6 +67,7 @@ def lost(store: Store, study: Study) -> dict[int, str]:
     return {t.number: t.outcome.reason for t in store.trials(study, lost=True) if t.outcome.status is Status.LOST}
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_an_expired_lease_held_is_begun_again_under_a_new_number(url: str) -> None:
     with Store.open(url) as store:
         study = make_study(store)
@@ -55,6 +85,7 @@ def test_what_an_expired_lease_held_is_begun_again_under_a_new_number(url: str) 
         assert lost(store, study) == {0: "its process ended before it did: begun again as trial 2"}
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_plan_that_ended_two_processes_is_not_taken_up_by_a_third(url: str) -> None:
     with Store.open(url) as store:
         study = make_study(store)
@@ -69,6 +100,7 @@ def test_a_plan_that_ended_two_processes_is_not_taken_up_by_a_third(url: str) ->
         assert "second time" in lost(store, study)[1]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_of_many_that_ask_at_once_one_takes_a_trial_up(url: str) -> None:
     with Store.open(url) as store:
         study = make_study(store)
@@ -95,6 +127,7 @@ def test_of_many_that_ask_at_once_one_takes_a_trial_up(url: str) -> None:
         assert sorted(t.number for t in store.trials(study)) == [5, 6, 7, 8, 9]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_heartbeat_keeps_a_lease_for_as_long_as_the_trial_runs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every lease is over, or a minute long: how fast this process comes to its beats is no part of the question."""
     monkeypatch.setattr("mktune.store.leases.BEAT_SECONDS", 0.05)
@@ -116,6 +149,7 @@ def test_a_heartbeat_keeps_a_lease_for_as_long_as_the_trial_runs(url: str, monke
         assert taken.number == number + 1
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_result_that_comes_after_its_plan_was_taken_up_is_dropped(url: str) -> None:
     with Store.open(url) as store, Store.open(url) as other:
         study = make_study(store)
@@ -130,13 +164,14 @@ def test_a_result_that_comes_after_its_plan_was_taken_up_is_dropped(url: str) ->
         assert other.trial_counts(study) == {"lost": 1, "ok": 1}
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_result_whose_lease_expired_counts_where_nobody_took_it_up(url: str) -> None:
     with Store.open(url) as store:
         study = make_study(store)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
             number = store.begin_trial(study, make_plan(), "tpe", key="a")
-        make_study(store, resume=True)  # another process goes on with the study, which ends the trial as lost
+        assert store.lose_abandoned(study) == 1  # as another process does
         assert store.trial_counts(study) == {"lost": 1}
         store.add_trial(study, make_trial(number, make_plan()))
         assert store.trial_counts(study) == {"ok": 1}
@@ -162,6 +197,49 @@ def test_leases_end_by_the_clock_of_the_database(url: str, monkeypatch: pytest.M
         store.begin_trial(study, make_plan(), "tpe", key="a")
         monkeypatch.undo()
         assert [trial.abandoned for trial in store.running(study)] == [False]
+
+
+def test_the_clock_of_the_database_set_back_keeps_nothing_for_longer_than_a_lease(url: str, clock: Clock) -> None:
+    with Store.open(url) as store:
+        study = make_study(store)
+        begun_elsewhere(store, study, make_plan(), "a", lease=leases.LEASE_SECONDS)
+        set_clock(store, -3600.0)
+        assert store.take_up(study) is None
+        clock.now += leases.LEASE_SECONDS - 1
+        assert store.take_up(study) is None
+        assert [trial.abandoned for trial in store.running(study)] == [False]
+        clock.now += 1
+        assert [trial.abandoned for trial in store.running(study)] == [True]
+        taken = store.take_up(study)
+        assert taken is not None
+        assert taken.key == "a"
+
+
+def test_the_clock_of_the_database_set_forward_takes_nothing_from_who_lives(url: str, clock: Clock) -> None:
+    with Store.open(url) as owner, Store.open(url) as other:
+        study = make_study(owner)
+        number = owner.begin_trial(study, make_plan(), "tpe", key="a")
+        for _ in range(5):
+            set_clock(owner, 3600.0)
+            assert other.take_up(study) is None
+            clock.now += leases.STILL_SECONDS - 1  # the owner's next beat comes before that
+            assert other.take_up(study) is None
+            owner.renew_leases()
+            clock.now += 1
+            assert other.take_up(study) is None
+        make_study(other, resume=True)  # which ends what is known to be dead, and nothing else
+        owner.add_trial(study, make_trial(number, make_plan()))
+        assert owner.trial_counts(study) == {"ok": 1}
+
+
+def test_an_expired_lease_is_over_once_it_was_seen_to_stand_still(url: str, clock: Clock) -> None:
+    with Store.open(url) as store:
+        study = make_study(store)
+        begun_elsewhere(store, study, make_plan(), "a", lease=-1.0)
+        assert store.take_up(study) is None
+        clock.now += leases.STILL_SECONDS
+        assert store.lose_abandoned(study) == 1
+        assert store.trial_counts(study) == {"lost": 1}
 
 
 def test_a_heartbeat_outlives_a_locked_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

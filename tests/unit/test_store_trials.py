@@ -120,15 +120,13 @@ def test_another_processes_trial_cannot_be_ended_here(tmp_path: Path, monkeypatc
 
 def test_who_is_gone() -> None:
     here = owners.this_process()
-    assert not owners.is_gone(here, expired=False)
-    assert owners.is_gone(here, expired=True)
+    assert not owners.is_gone(here)
     host, pid, birth = json.loads(here)
     dump = json.dumps
-    assert owners.is_gone(dump([host, pid, "1"]), expired=False)  # the number was used again
-    assert owners.is_gone(dump([host, 2**22 + 1, birth]), expired=False)
-    assert not owners.is_gone(dump(["elsewhere", pid, birth]), expired=False)
-    assert owners.is_gone(dump(["elsewhere", pid, birth]), expired=True)
-    assert owners.is_gone("nonsense", expired=False)
+    assert owners.is_gone(dump([host, pid, "1"]))  # the number was used again
+    assert owners.is_gone(dump([host, 2**22 + 1, birth]))
+    assert not owners.is_gone(dump(["elsewhere", pid, birth]))
+    assert owners.is_gone("nonsense")
     assert pid == os.getpid()
 
 
@@ -203,8 +201,8 @@ def test_what_a_dead_process_reserved_is_free_again(tmp_path: Path, monkeypatch:
         store.begin_trial(study, make_plan(), "tpe", key="interrupted")
     with Store.open(tmp_path / "x.db") as store:
         with monkeypatch.context() as patched:
-            patched.setattr("mktune.store.trials.this_process", lambda: '["elsewhere", 1, "1"]')
-            patched.setattr("mktune.store.leases.LEASE_SECONDS", -1.0)
+            host = json.loads(owners.this_process())[0]
+            patched.setattr("mktune.store.trials.this_process", lambda: json.dumps([host, 2**22 + 1, "1"]))
             store.begin_trial(study, make_plan(), "tpe", key="killed")
         make_study(store, resume=True)
         assert store.trial_counts(study) == {"lost": 2}
