@@ -28,7 +28,7 @@ HISTORY = "kept as history: the stored plan is faster, or of this build"
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    shown = ("mktune export --gpu 'NVIDIA H200' --out plans.json", "mktune export --optuna sqlite:///optuna.db")
+    shown = ("mktune export --gpu 'NVIDIA H200' --out plans.json --merge", "mktune export --optuna sqlite:///optuna.db")
     app.command(**example(*shown))(export)
     app.command("import", **example("mktune import plans.json", "mktune import --skip-bad plans-a.json plans-b.json"))(
         import_
@@ -41,6 +41,9 @@ def export(
     gpu: Gpu = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Export simulated winners instead.")] = False,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write here; else to stdout.")] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Add to what the file holds, as if both were imported; else replace it.")
+    ] = False,
     optuna: Annotated[
         str | None,
         typer.Option("--optuna", metavar="URL", help="Write studies, with every trial, to a database of Optuna's."),
@@ -56,25 +59,33 @@ def export(
     With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
     before is replaced.
     """
-    from mktune.store import bundle_text, write_bundle
+    from mktune.store import add_to_bundle, bundle_text, write_bundle
 
     wanted = names("--ops", ops)
-    if optuna is not None and (gpu is not None or simulated or out is not None):
-        raise InputError("--optuna writes studies: --gpu, --simulated and --out do not go with it")
+    if optuna is not None and (gpu is not None or simulated or merge or out is not None):
+        raise InputError("--optuna writes studies: --gpu, --simulated, --out and --merge do not go with it")
     if optuna is not None:
         _to_optuna(optuna, store, study, workload, wanted, as_json)
         return
     if study is not None:
         raise InputError("--study goes with --optuna: winners are not of one study")
+    if merge and out is None:
+        raise InputError("--merge adds to a file: name it with --out")
     winners = _stored(store, workload, wanted, gpu, simulated)
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
         return
-    write_bundle(Path(out), winners)
-    if as_json:
-        render.document({"file": out, "plans": [winner.plan.plan_id for winner in winners], "simulated": simulated})
+    if merge:
+        holds = add_to_bundle(Path(out), winners, _is_own_build)
     else:
-        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}")
+        write_bundle(Path(out), winners)
+        holds = winners
+    if as_json:
+        plans = [winner.plan.plan_id for winner in winners]
+        render.document({"file": out, "plans": plans, "holds": len(holds), "simulated": simulated})
+    else:
+        added = f", which holds {len(holds)} now" if merge else ""
+        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}{added}")
 
 
 def _stored(

@@ -29,6 +29,7 @@ from mktune.backends.recording import (
 )
 from mktune.errors import CandidateError, InputError, SpaceError
 from mktune.graph.builtin import builtin_plans
+from mktune.locked_file import HeldElsewhere, held
 from mktune.lowering.graph import runs_as
 from mktune.plan import Plan
 from mktune.search.loop import measured
@@ -100,8 +101,16 @@ class Recorder:
     def record(self, jobs: Sequence[Job], report: Report, stop: Stop) -> list[Row]:
         """Measure what is missing of `jobs`, the built-in plans and the free configs of each op alone; write the file.
 
-        Raises Stopped where a signal asked for it, and what `Backend.open` does.
+        Raises Stopped where a signal asked for it, InputError where another process records into the same file, and
+        what `Backend.open` does.
         """
+        try:
+            with held(self._part, wait=False):
+                return self._record(jobs, report, stop)
+        except HeldElsewhere:
+            raise InputError(f"another process records into {self._path}") from None
+
+    def _record(self, jobs: Sequence[Job], report: Report, stop: Stop) -> list[Row]:
         space = self._space
         with self._backend.open(self._problem) as bench:
             parts = {op: list(jobs_of(space.configs_of(op), op)) for op in space.free_configs()}

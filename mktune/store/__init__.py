@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mktune.bundle import read_bundle, read_each
 from mktune.store.activity import Activity
-from mktune.store.export import bundle_text, write_bundle
+from mktune.store.export import add_to_bundle, bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyExists, StudyProblem
@@ -23,6 +23,7 @@ __all__ = [
     "StudyFull",
     "StudyProblem",
     "TakenUp",
+    "add_to_bundle",
     "bundle_text",
     "check_winner",
     "read_bundle",

@@ -6,17 +6,19 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mktune.bundle import KIND, SCHEMA_VERSION
+from mktune.bundle import KIND, SCHEMA_VERSION, read_bundle
 from mktune.errors import InputError, NothingFoundError
+from mktune.locked_file import held
 from mktune.records import winner_to_dict
+from mktune.store.winners import best_of
 from mktune.trial import Winner
 
-__all__ = ["bundle_text", "write_bundle"]
+__all__ = ["add_to_bundle", "bundle_text", "write_bundle"]
 
 
 def bundle_text(winners: Iterable[Winner]) -> str:
@@ -44,6 +46,27 @@ def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
             _write_whole(target, text)
     except (OSError, RuntimeError, ValueError) as error:  # links that lead in a circle; a name with a NUL in it
         raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def add_to_bundle(path: Path, winners: Iterable[Winner], own_build: Callable[[Winner], bool]) -> list[Winner]:
+    """Write what `path` holds together with `winners`, whole or not at all; returns all that it holds then.
+
+    Of two winners for the same key that one stays which a store would serve that imports both. Processes that add to
+    one file at once wait for each other, so that none loses what another has written. Raises InputError where the file
+    cannot be read, locked or written; it is as before then.
+    """
+    new = list(winners)
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot add to {path}: it is no file")
+    try:
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with held(target.parent, wait=True):  # the file itself is replaced
+            both = best_of([*(read_bundle(target) if target.exists() else []), *new], own_build)
+            write_bundle(target, both)
+            return both
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"cannot add to {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _write_whole(path: Path, text: str) -> None:

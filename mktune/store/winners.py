@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,6 +117,17 @@ def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], 
             connection.execute(delete(PlanRow).where(PlanRow.id == row.id))
     _store(connection, winner, "", keep=keep)
     return Merged(served=not keep, changed=True)
+
+
+def best_of(winners: Iterable[Winner], own_build: Callable[[Winner], bool]) -> list[Winner]:
+    """One winner for each key, as `merge` would leave them served in a store that it is given them one by one."""
+    kept: dict[tuple[Any, ...], Winner] = {}
+    for winner in winners:
+        key = tuple(winner_key(winner).values())
+        current = kept.get(key)
+        if current is None or not _keeps_place(current, winner, own_build):
+            kept[key] = winner
+    return list(kept.values())
 
 
 def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Winner]:

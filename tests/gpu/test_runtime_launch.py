@@ -2,12 +2,13 @@
 
 import pytest
 
+from mktune.errors import CandidateError
 from mktune.executors.driver_calls import call
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.ops.evaluate import differences
 from mktune.ops.inputs import make_inputs
-from mktune.runtime import load
+from mktune.runtime import PlanBook, load
 from mktune.shape import Shape
 
 pytestmark = pytest.mark.gpu
@@ -174,6 +175,55 @@ def test_launches_take_other_tensors_and_captured_ones_keep_theirs(device):
         torch.cuda.synchronize()
         held = {**loaded.tensors, **first}
         assert differences(WORKLOAD.graph, before[0], held, plan.shape) == []
+
+
+@pytest.mark.parametrize("kernel", ["A0", "D1p"])
+def test_a_launch_that_fails_in_a_capture_spoils_neither_the_stream_nor_the_next_capture(device, kernel):
+    """The driver refuses one launch; the caller ends the capture as torch does, and captures again."""
+    import torch
+
+    plan, given = plan_of("branches+pdl", 16, device.arch), inputs(16, 3)
+    before = {name: value.clone() for name, value in given.items()}
+    torch.cuda.synchronize()
+    with load(plan, given) as loaded:
+        config = loaded._launches._captured[kernel]
+        right, config.gridDimX = config.gridDimX, 0
+        broken = torch.cuda.CUDAGraph()
+        with pytest.raises((CandidateError, RuntimeError)), torch.cuda.graph(broken):
+            loaded.launch()
+        config.gridDimX = right
+        assert not torch.cuda.is_current_stream_capturing()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            loaded.launch()
+        poison([loaded])
+        captured.replay()
+        torch.cuda.synchronize()
+        assert differences(WORKLOAD.graph, before, loaded.tensors, plan.shape) == []
+
+
+def test_a_look_up_inside_a_capture_calls_no_cuda(device):
+    """Of a shape that is known and of one that is not, by the name and by the device; the capture goes on."""
+    import torch
+
+    plan, given = plan_of("branches+pdl", 16, device.arch), inputs(16, 4)
+    before = {name: value.clone() for name, value in given.items()}
+    torch.cuda.synchronize()
+    book = PlanBook.open()
+    with load(plan, given) as loaded:
+        captured = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(captured):
+            assert not book.lookup(WORKLOAD.name, m=3, kv=77, gpu=device)
+            book.refresh()
+            assert not book.lookup(WORKLOAD.name, m=3, kv=77, gpu=device.name)
+            book.lookup(WORKLOAD.name, m=16, kv=8192, gpu=device)
+            loaded.launch()
+        assert call("cuGraphGetNodes", captured.raw_cuda_graph())[1] == len(plan.order)
+        captured.instantiate()
+        poison([loaded])
+        captured.replay()
+        torch.cuda.synchronize()
+        assert differences(WORKLOAD.graph, before, loaded.tensors, plan.shape) == []
 
 
 def test_torch_allocates_nothing_for_launches(device):

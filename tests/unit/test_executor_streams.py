@@ -385,6 +385,20 @@ def test_what_the_driver_refuses_leaves_nothing_behind(gpu, call, time):
     assert not gpu.capturing
 
 
+@pytest.mark.parametrize("time", [1, 3])
+def test_after_a_capture_that_failed_the_next_one_holds_the_whole_plan(gpu, time):
+    gpu.fails_at = ("cuLaunchKernelEx", time)
+    with pytest.raises(CandidateError, match="cuLaunchKernelEx"):
+        made(FORK, kind=CapturedStreams)
+    assert gpu.asked["cuStreamEndCapture"] == 1
+    gpu.fails_at, gpu.nodes, gpu.pending = ("", 0), [], []
+    built = made(FORK, kind=CapturedStreams)
+    assert set(built.nodes) == {(0, name) for name in "abcde"}
+    assert [what for kind, what, *_ in gpu.nodes if kind == "kernel"] == list("abcde")
+    built.close()
+    assert gpu.alive == []
+
+
 def test_a_graph_that_cannot_be_instantiated_leaves_nothing_behind(gpu):
     gpu.fails_at = ("cuGraphInstantiate", 1)
     with pytest.raises(CandidateError, match="cuGraphInstantiate"):

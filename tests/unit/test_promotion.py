@@ -83,6 +83,19 @@ def test_equal_plans_give_the_same_winner_whatever_the_noise():
     assert chosen == {min(plan.plan_id for plan in plans)}
 
 
+@pytest.mark.parametrize("apart", [0.0002, 0.02])
+def test_the_order_in_which_candidates_are_given_decides_nothing(apart):
+    """Ten orders of six candidates; those that are measured later find caches, clocks and power as they are then."""
+    plans, chosen = [candidate(i) for i in range(1, 7)], set()
+    for seed in range(10):
+        order = random.Random(seed).sample(plans, len(plans))
+        found = arms(order, BUILTINS)
+        spans = {plan.plan_id[:12]: 30.0 * (1 + apart * i) for i, plan in enumerate(plans)}
+        decision = decide(found, measured(found, spans_of(found, spans, SLOW), 0.004, seed))
+        chosen.add(decision.ranked[0].plan.plan_id)
+    assert chosen == {min(plan.plan_id for plan in plans) if apart < 0.001 else plans[0].plan_id}
+
+
 def test_a_tie_with_the_baseline_keeps_the_baseline():
     plans = [candidate(i) for i in range(1, 6)]
     for seed in range(10):

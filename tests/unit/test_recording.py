@@ -17,6 +17,7 @@ from mktune.cli import boundary
 from mktune.errors import InputError, SpaceError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
+from mktune.locked_file import held
 from mktune.plan import Plan
 from mktune.search.record import Recorder, jobs_of
 from mktune.search.stopping import Stop
@@ -124,6 +125,15 @@ def test_an_interrupted_recording_goes_on_and_comes_out_the_same(tmp_path: Path)
     assert not part.exists()
     with pytest.raises(InputError, match="exists"):
         recorded(torn)
+
+
+def test_a_second_process_cannot_record_into_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    part = path.with_name("r.jsonl.gz.part")
+    with held(part, wait=False), pytest.raises(InputError, match="another process records into"):
+        recorded(path)
+    assert part.read_text() == ""
+    assert len(recorded(path)) > 6
 
 
 def test_samples_are_kept_as_medians_of_blocks_in_order() -> None:
