@@ -37,7 +37,8 @@ def store(tmp_path: Path) -> str:
 
 def test_optuna_loads_every_trial(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path / 'a b 100%#.db'}"
-    out, _ = run(capsys, "export", "--optuna", url, "--store", store, "--json")
+    out, err = run(capsys, "export", "--optuna", url, "--store", store, "--json")
+    assert err == ""
     assert json.loads(out) == {"optuna": url, "studies": ["a study"], "trials": 5}
     (name,) = optuna.get_all_study_names(url)
     loaded = optuna.load_study(study_name=name, storage=url)
