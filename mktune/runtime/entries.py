@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = Literal["store", "bundle"]
 
-_RANGES = re.compile(r'"kv_range": ?\[(\d{1,9}), ?(\d{1,9})\],\s*"m_range": ?\[(\d{1,9}), ?(\d{1,9})\]')
+_RANGES = r'"kv_range": ?\[(\d{1,9}), ?(\d{1,9})\],\s*"m_range": ?\[(\d{1,9}), ?(\d{1,9})\]'
+_IN_TEXT, _IN_BYTES = re.compile(_RANGES), re.compile(_RANGES.encode())
 Ranges: TypeAlias = tuple[int, int, int, int]
 _NOTHING: Ranges = (1, 0, 1, 0)
 
@@ -28,7 +29,8 @@ _NOTHING: Ranges = (1, 0, 1, 0)
 class Row(NamedTuple):
     """The key of a stored plan, as the columns of `mktune_plans` have it, and all of it as JSON or as a value.
 
-    The columns are what a store wrote beside the document; `Entry.winner` holds them against it.
+    The columns are what a store wrote beside the document; `Entry.winner` holds them against it. JSON is text, or the
+    bytes of it where nobody has looked at them yet.
     """
 
     workload: str
@@ -42,7 +44,7 @@ class Row(NamedTuple):
     sms: int
     compute_capability: str
     simulated: bool
-    document: str | Winner
+    document: str | bytes | Winner
 
 
 def row_of(winner: Winner) -> Row:
@@ -76,7 +78,7 @@ def is_row(raw: tuple[Any, ...]) -> bool:
     """Whether the columns are of the types of `Row`: a database may hold anything."""
     document = raw[11]
     typed = tuple(map(type, raw[:10])) == _TYPES and isinstance(raw[10], int)
-    return typed and (isinstance(document, str) or hasattr(document, "plan"))
+    return typed and (isinstance(document, str | bytes) or hasattr(document, "plan"))
 
 
 class Entry:
@@ -119,7 +121,7 @@ class Entry:
         ) = raw
         self.source, self.where = source, where
         self.m = self.requests * self.tokens_per_request
-        self._parsed = not isinstance(self.document, str)
+        self._parsed = not isinstance(self.document, str | bytes)
         self._winner: Winner | None = self.document if self._parsed else None
         self.m_low, self.m_high, self.kv_low, self.kv_high = self._find_ranges()
 
@@ -164,12 +166,15 @@ class Entry:
             return None
 
 
-def _stated(document: str) -> Ranges | None:
+def _stated(document: str | bytes) -> Ranges | None:
     """The ranges in a document as mktune writes it, found without parsing it; None where they are not found.
 
     The quoted names cannot stand in a text of the document, where a quote has a backslash before it.
     """
-    found = _RANGES.match(document, document.find('"kv_range":'))
+    if isinstance(document, str):
+        found: re.Match[Any] | None = _IN_TEXT.match(document, document.find('"kv_range":'))
+    else:
+        found = _IN_BYTES.match(document, document.find(b'"kv_range":'))
     if found is None:
         return None
     kv_low, kv_high, m_low, m_high = map(int, found.groups())

@@ -46,8 +46,14 @@ def _checked(pin: str) -> str:
 
 def _id_if_any(raw: tuple[Any, ...], reading: Reading, starts: Sequence[str]) -> str:
     """The id of the plan, or nothing where it holds none of `starts`: then it need not be parsed."""
-    text = raw[-1]
-    if not is_row(raw) or (isinstance(text, str) and not any(start in text for start in starts)):
+    if not is_row(raw) or not _may_hold(raw[-1], starts):
         return ""
     winner = Entry(raw, reading.source, reading.where).winner
     return winner.plan.plan_id if winner else ""
+
+
+def _may_hold(document: Any, starts: Sequence[str]) -> bool:
+    """Whether one of `starts` stands anywhere in a document; of a value only the plan tells."""
+    if isinstance(document, bytes):
+        return any(start.encode() in document for start in starts)
+    return not isinstance(document, str) or any(start in document for start in starts)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mktune import resources
 from mktune.errors import InputError, MktuneError
 from mktune.location import StoreLocation
 from mktune.runtime.entries import Entry, Reading, Source, row_of
@@ -27,6 +26,8 @@ def read_default() -> list[Reading]:
 
 def read_bundled() -> list[Reading]:
     """The plans that ship with the package, file by file."""
+    from mktune import resources  # a store by its name does without
+
     folder = resources.bundled_plans()
     files = [_read_file(path, "bundle") for path in sorted(folder.glob("*/*.json"))]
     return files or [Reading((), "bundle", str(folder), "no plans are bundled")]

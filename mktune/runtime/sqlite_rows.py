@@ -19,9 +19,11 @@ from mktune.runtime.entries import Row
 
 _OLDEST = "0001"  # since then the columns of a plan are what they are
 _LOCK_TIMEOUT_S = 0.2
-_COLUMNS = ", ".join(Row._fields)
+_KEY = ", ".join(Row._fields[:-1])
 # NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
-_QUERY = f"SELECT {_COLUMNS} FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+# AS BLOB: what will be parsed at the first look-up that comes to it need not be decoded before.
+_QUERY = f"SELECT {_KEY}, CAST({Row._fields[-1]} AS BLOB) FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+_PAGES = 16  # that SQLite keeps: each is read once, and few of them stay in the processor's cache
 
 
 _reading = threading.Lock()
@@ -86,6 +88,7 @@ def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
     with _reading:
         connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
         try:
+            connection.execute(f"PRAGMA cache_size={_PAGES}")
             connection.execute("BEGIN")  # one state of the database for all queries
             _check_schema(connection)
             return connection.execute(_QUERY).fetchall()

@@ -26,6 +26,9 @@ from mktune.store.problems import mapped, unwritable
 
 _log = logging.getLogger("mktune.store")
 _LOOK_SECONDS = 0.25
+_PAGE_BYTES = 16384
+"""Pages of a new file: several plans of about 4 KB fit in one, where SQLite's own 4 KiB would hold one and half of the
+next, and a book of many plans is read in a quarter of the reads."""
 _ADVISORY_LOCK = 0x6D6B74756E65  # "mktune": the one lock under which tables are made and rare rows are written
 
 
@@ -160,6 +163,7 @@ def _enter_wal(path: Path, timeout_s: float) -> None:
     connection = _connect(path, "rwc", 0.0)
     deadline = time.monotonic() + min(timeout_s, 1.0)
     try:
+        connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a file that has none yet
         while True:
             try:
                 connection.execute("PRAGMA journal_mode=WAL")

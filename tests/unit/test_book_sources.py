@@ -121,7 +121,8 @@ def test_only_reads_reach_the_database(path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sqlite3, "connect", traced)
     assert ask(PlanBook.open(path))
     assert statements
-    assert {statement.split()[0] for statement in statements} <= {"SELECT", "BEGIN"}
+    own = {"PRAGMA cache_size=16"}  # of this connection, and of nothing that is stored
+    assert {statement.split()[0] for statement in set(statements) - own} <= {"SELECT", "BEGIN"}
 
 
 def _locked(path: Path) -> sqlite3.Connection:
@@ -187,6 +188,36 @@ def test_one_damaged_row_costs_only_its_plan(path: Path, caplog: pytest.LogCaptu
     assert plan_of(ask(book)) == make_plan()
     assert reason(ask(book, m=8)) == "store"
     assert "changed after it was stored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage", ["CAST(X'ff' || document AS TEXT)", "CAST(X'ff00ff' AS TEXT)", "7", "X'00'", "''"], ids=repr
+)
+def test_a_document_that_is_no_text_costs_only_its_plan(path: Path, damage: str) -> None:
+    with Store.open(path) as store:
+        store.put_winner(None, served(make_plan(m=8)))
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE mktune_plans SET document = {damage} WHERE requests = 1")
+    connection.commit()
+    connection.close()
+    book = PlanBook.open(path)
+    assert plan_of(ask(book)) == make_plan()
+    assert not ask(book, m=8)
+    assert PlanBook.open(path, pin=make_plan().short_id).winners[0].plan == make_plan()
+
+
+def test_a_new_store_has_pages_that_hold_several_plans_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "old.db")
+    old.execute("PRAGMA page_size=4096")
+    old.execute("VACUUM")
+    old.close()
+    for name, size in (("old.db", 4096), ("new.db", 16384)):
+        with Store.open(tmp_path / name) as store:
+            store.put_winner(None, served())
+        assert plan_of(ask(PlanBook.open(tmp_path / name))) == make_plan()
+        connection = sqlite3.connect(tmp_path / name)
+        assert connection.execute("PRAGMA page_size").fetchone() == (size,)
+        connection.close()
 
 
 @pytest.mark.parametrize(

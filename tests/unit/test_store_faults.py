@@ -75,8 +75,10 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: 
 
 def _overwritten(path: Path, pages: range) -> bytes:
     content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], "big")  # as the header of the file says
+    assert len(content) >= size * pages.stop
     for page in pages:
-        content[4096 * page : 4096 * (page + 1)] = b"\xa5" * 4096
+        content[size * page : size * (page + 1)] = b"\xa5" * size
     path.write_bytes(content)
     return bytes(content)
 
@@ -285,7 +287,7 @@ def test_a_full_disk_stops_with_a_message_and_keeps_what_was_stored(small_disk: 
         with pytest.raises(StoreError, match="disk is full") as caught:
             fill()
         _message(caught)
-        assert stored > 20
+        assert stored > 5  # the log takes a page of 16 KiB for each that a trial touches
         assert len(store.trials(study)) == stored
     assert PlanBook.open(path).winners == (make_winner(),)
     with Store.open(path, write=False) as store:
@@ -309,7 +311,7 @@ def test_a_search_on_a_full_disk_ends_with_its_code_and_goes_on_elsewhere(
         shutil.copy(found, f"{copy}{found.name.removeprefix('x.db')}")
     with Store.open(place, write=False) as store:
         kept = len(store.trials(store.find_study("s")))
-    assert kept > 20
+    assert kept > 3
     out, _ = run(capsys, *question, str(kept + 2), "--resume", "--store", str(copy), "--json")
     assert json.loads(out)["cells"][0]["resumed"] == kept
 
