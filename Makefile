@@ -39,17 +39,26 @@ tune: setup
 	$(BIN)/mktune tune glm52_attention_prefix $(if $(OPS),--ops $(OPS)) --m $(M) --kv $(KV) --trials $(TRIALS)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# What measures times runs after the rest and by itself; all visible GPUs take part in both. A part of it, by hand:
+#   python -m pytest -m 'gpu and not gpu_alone' -n auto tests/gpu
+#   python -m pytest -m 'gpu and gpu_alone' tests/gpu/test_trace.py
 gpu-test:
 	@set -e; \
-	gpu='import sys, torch; sys.exit(not torch.cuda.is_available())'; \
+	gpu='import sys, torch, xdist; sys.exit(not torch.cuda.is_available())'; \
 	python=$(PYTHON); \
 	$$python -c "$$gpu" 2>/dev/null || { $(MAKE) --no-print-directory setup; python=$(BIN)/python; }; \
 	$$python -c "$$gpu" || { echo "make: gpu-test needs an NVIDIA GPU, and this machine has none that torch can use" >&2; exit 1; }; \
-	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $$python -m pytest -m gpu tests/gpu
+	export PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"; \
+	status=0; said=$$(mktemp -d); \
+	for part in "together:gpu and not gpu_alone" "alone:gpu and gpu_alone"; do \
+	  MKTUNE_TEST_SUMMARY="$$said/$${part%%:*}" $$python -m pytest -q -m "$${part#*:}" -n auto tests/gpu || status=1; \
+	done; \
+	for part in together alone; do echo "gpu-test $$part: $$(cat "$$said/$$part" 2>/dev/null || echo did not end)"; done; \
+	rm -r "$$said"; exit $$status

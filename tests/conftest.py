@@ -13,6 +13,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["MKTUNE_PATH"] = str(Path(__file__).parent / "gemm_rmsnorm")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from grouping import scheduler  # where there is no xdist, nobody asks
+
+    return scheduler(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Compiled kernels of one test run are shared by its processes and never taken from the user's cache."""

@@ -23,7 +23,7 @@ from mktune.measure.growth import grow, step_plans
 from mktune.shape import Shape
 from mktune.trial import Status
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]
 
 NAME = "glm52_attention_prefix"
 SHAPE = Shape.from_m(16, 8192)

@@ -9,7 +9,7 @@ from mktune.backends.cuda import CudaBackend
 from mktune.measure.edge import MS, edge_table
 from mktune.plan import GDC
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]
 
 
 def test_the_table_has_a_row_for_each_m_and_wait_and_its_columns_agree():

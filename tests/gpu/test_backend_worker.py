@@ -22,7 +22,7 @@ from mktune.plan import OpPlan
 from mktune.shape import Shape
 from mktune.trial import Status
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]
 
 PROBLEM = Problem("glm52_attention_prefix", ("A0", "B0"), Shape.from_m(16, 8192))
 

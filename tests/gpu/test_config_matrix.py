@@ -9,7 +9,7 @@ The cache's capacity means something to five ops. To E1 it is the length of its 
 and D2 only get other positions and slots: one class of each finalizer meets every capacity. A0, C0 and D0 never see
 it.
 
-Run with `-n 6 --dist loadgroup`: an op's tests stay in one process and share its references.
+An op's tests stay in one process, behind the "@" of their ids, and share its references.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _each_finalizer(call: str) -> list[Case]:
 def _capacities(call: str) -> Iterator:
     """(call, kv), by the process of a capacity."""
     for kv in CAPACITIES:
-        yield pytest.param(call, kv, marks=pytest.mark.xdist_group(f"kv {kv}"))
+        yield pytest.param(call, kv, id=f"{call}-{kv}@kv {kv}")
 
 
 def _slices() -> Iterator:
@@ -138,7 +138,7 @@ def _slices() -> Iterator:
             config = dict(case.op.config)
             groups.setdefault(f"{call}-{case.op.impl}-{config.get('block_m', '')}".rstrip("-"), []).append(case)
         for title, cases in groups.items():
-            yield pytest.param(cases, id=title, marks=pytest.mark.xdist_group(call))
+            yield pytest.param(cases, id=f"{title}@{call}")
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_positions_and_slots_of_every_capacity(call, kv, kernels, device):
     memory.cache_clear()
 
 
-@pytest.mark.parametrize("kv", [pytest.param(kv, marks=pytest.mark.xdist_group(f"E1 {kv}")) for kv in CAPACITIES])
+@pytest.mark.parametrize("kv", [pytest.param(kv, id=f"{kv}@E1 {kv}") for kv in CAPACITIES])
 def test_scores_of_every_class_at_every_number_of_rows_and_capacity(kv, kernels, device):
     wrong = []
     for shape in _shapes(kv):  # one after the other: they are large
@@ -198,16 +198,14 @@ def test_scores_of_every_class_at_every_number_of_rows_and_capacity(kv, kernels,
     assert wrong == []
 
 
-@pytest.mark.xdist_group("E1 long")
-@pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
+@pytest.mark.parametrize("ragged", [False, True], ids=["full@E1 long", "ragged@E1 long"])
 def test_scores_of_the_largest_cache(ragged, kernels, device):
     shape = Shape(2, 8, 131072)
     assert [line for case in CASES["E1"] for line in faults(case, [shape], kernels, ragged)] == []
     memory.cache_clear()
 
 
-@pytest.mark.xdist_group("tokens")
-@pytest.mark.parametrize("call", [*POSITIONED, "E1"])
+@pytest.mark.parametrize("call", [*POSITIONED, "E1"], ids=lambda call: f"{call}@tokens")
 def test_requests_of_any_number_of_tokens(call, kernels, device):
     shapes = [Shape(4, 1, 300), Shape(5, 2, 64), Shape(3, 4, 100), Shape(2, 8, 512), Shape(3, 5, 1000)]
     shapes += [Shape(1, 7, 65), Shape(2, 33, 4096)]

@@ -67,6 +67,7 @@ def test_every_tile_is_right_at_every_row_count(device):
             verify(plan, lowered, kernels, copies, 2)
 
 
+@pytest.mark.gpu_alone
 def test_tune_look_up_replay_and_launch(device, capsys):
     tune = ("tune", "gemm_rmsnorm", "--m", "16", "--kv", "64", "--backend", "cuda", "--trials", "24", "--json")
     assert boundary.run(tune) == 0

@@ -29,8 +29,14 @@ def sanitized(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("mode", ["serial", "branches+pdl"])
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+CASES = [
+    pytest.param(tool, mode, id=f"{tool}@{tool} {mode}")  # each in any process
+    for tool in ("memcheck", "racecheck")
+    for mode in ("serial", "branches+pdl")
+]
+
+
+@pytest.mark.parametrize(("tool", "mode"), CASES)
 def test_default_configs_are_clean(tool, mode):
     done = sanitized(tool, mode)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

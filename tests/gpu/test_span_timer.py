@@ -15,7 +15,7 @@ from mktune.measure.span import GraphTimer
 from mktune.measure.stats import median, noise_floor
 from mktune.shape import Shape
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]
 
 
 @pytest.fixture(scope="module")

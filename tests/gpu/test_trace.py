@@ -13,7 +13,7 @@ from mktune.measure.critical_path import begins_after
 from mktune.measure.stats import median, paired_difference
 from mktune.shape import Shape
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]
 
 WORKLOAD = workload("glm52_attention_prefix")
 PROBLEM = Problem(WORKLOAD.name, WORKLOAD.ops, Shape.from_m(16, 8192))
