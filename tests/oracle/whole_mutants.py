@@ -5,7 +5,7 @@
 - a chain that starts from one sink only: the other sink's late results lie over those of the next copy
 - a workspace of split-K sums that two ops on different streams share, or two copies that no edge orders
 
-Every kernel has few stages: a copy that cannot start beside a CTA that sleeps has no race to show.
+Every kernel has few stages: a copy that cannot start beside a CTA that sleeps has no race to show (`NEVER_SHOWN`).
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ UNSAFE: tuple[Case, ...] = (
     Case("held", 1, "C0@0", "write_after_read B1f@0->D1p@0", shares=(("B1.partials", "D1.partials"),)),
     Case("held", 2, "C0@0", "write_after_read B1f@0->B1p@1", ("E1@0->A0@1",)),
 )
+
+NEVER_SHOWN = (Case("branches+pdl", 2, "D0@0", "write_after_write D0@0->D0@1", ("D2@0->A0@1",)), 64)
+"""A case that an H200 cannot show at this M: its blocks of 64 rows take so many registers that beside the sleeping D0@0
+and the CTAs of D2@0 that wait for it no SM has room for E1@0, behind which the second copy begins. At 1 and 16 rows all
+of them fit (`tests/unit/test_oracle_residency.py` counts)."""
 
 SAFE: tuple[Case, ...] = (
     *(Case(base, copies, slow) for base, copies, slow in sorted({(c.base, c.copies, c.slow) for c in UNSAFE})),
