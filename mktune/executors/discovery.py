@@ -79,7 +79,10 @@ def nvml() -> Any:
 
 
 def _driver_version() -> str:
-    """The NVIDIA driver's version; empty where NVML does not tell."""
+    """The NVIDIA driver's version; empty where NVML does not tell, as in a container that sees a part of a GPU."""
     known = nvml()
-    version = known.nvmlSystemGetDriverVersion() if known else ""
+    try:
+        version = known.nvmlSystemGetDriverVersion() if known else ""
+    except Exception:  # of whatever class NVML raises for want of permission
+        return ""
     return version.decode() if isinstance(version, bytes) else str(version)

@@ -46,7 +46,7 @@ class Gauges:
     """Clocks, power and temperature of one GPU through NVML. Where that cannot be read, every reading is empty."""
 
     def __init__(self, uuid: str) -> None:
-        self._nvml = nvml()
+        self._nvml, self._handle = nvml(), None
         try:
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid) if self._nvml else None
         except Exception:  # a part of a GPU may not be asked for; measuring goes on without

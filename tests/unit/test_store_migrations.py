@@ -182,6 +182,41 @@ def open_at_once(place: str, count: int) -> None:
         assert not re.search("Traceback|Warning", error), error
 
 
+_FORK = """
+import os, sys, time
+sys.path.insert(0, {tests!r})
+from stored_values import make_study, make_trial
+from mktune.store import Store
+begins = time.monotonic() + 0.5
+children = []
+for number in range({count}):
+    child = os.fork()
+    if child == 0:
+        try:
+            time.sleep(max(0.0, begins - time.monotonic()))
+            with Store.open({path!r}, timeout_s=60.0) as store:
+                study = make_study(store, f"s{{number}}")
+                store.add_trial(study, make_trial(0))
+            os._exit(0)
+        except BaseException as error:
+            print(type(error).__name__, error, flush=True)
+            os._exit(1)
+    children.append(child)
+sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+"""
+
+
+def test_thirty_two_processes_that_begin_on_one_empty_file_in_the_same_moment_all_store_their_trial(
+    tmp_path: Path,
+) -> None:
+    code = _FORK.format(tests=str(Path(__file__).parent), path=str(tmp_path / "x.db"), count=32)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with Store.open(tmp_path / "x.db") as store:
+        assert sorted(study.name for study in store.studies()) == sorted(f"s{number}" for number in range(32))
+        assert [len(store.trials(study)) for study in store.studies()] == [1] * 32
+
+
 def test_several_processes_open_an_empty_database_at_once(tmp_path: Path) -> None:
     open_at_once(str(tmp_path / "x.db"), 4)
     with Store.open(tmp_path / "x.db") as store:

@@ -12,7 +12,7 @@ from test_store_migrations import open_at_once
 from mktune.errors import InputError, StoreError
 from mktune.runtime import PlanBook
 from mktune.store import Store
-from mktune.trial import Outcome, Status
+from mktune.trial import Outcome, Status, Winner
 
 
 def test_the_whole_round(postgres: str) -> None:
@@ -47,6 +47,35 @@ def test_what_a_watcher_asks(postgres: str) -> None:
         store.add_trial(study, make_trial(number, make_plan(stages=9)))
         assert store.activity()[0].counts == {"ok": 2}
         assert store.damage() == ""
+
+
+@pytest.mark.parametrize("import_", [False, True], ids=["put", "import"])
+def test_of_winners_that_are_stored_at_once_for_one_key_the_fastest_is_served(postgres: str, import_: bool) -> None:
+    with Store.open(postgres) as store:
+        study = make_study(store)
+    found = [make_winner(make_plan(stages=number), 10.0 + number) for number in range(8)]
+    together, errors = threading.Barrier(len(found)), []
+
+    def put(winner: Winner) -> None:
+        try:
+            with Store.open(postgres) as own:
+                together.wait(60)
+                if import_:
+                    own.merge_winners([winner], lambda each: True)
+                else:
+                    own.put_winner(study, winner)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=put, args=(winner,)) for winner in reversed(found)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with Store.open(postgres, write=False) as store:
+        assert store.winners() == [found[0]]
+        assert len(store.winners(history=True)) == len(found)
 
 
 def test_imported_winners_are_one_transaction(postgres: str) -> None:
