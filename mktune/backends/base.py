@@ -157,7 +157,10 @@ class Backend(ABC):
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Within this block benches share what is costly to start (process, compilers), one after the other."""
+        """Within this block benches share what is costly to start (process, compilers), one after the other.
+
+        Where there are back ends beside this one, theirs are blocks inside it: what they keep uses its compilers.
+        """
         yield
 
     def beside(self, number: int | None) -> list[Backend]:

@@ -11,6 +11,7 @@ from mktune.device import Device
 from mktune.errors import InputError
 
 if TYPE_CHECKING:
+    from mktune.measure.compile_ahead import CompileAhead
     from mktune.measure.cuda_bench import CudaBench
 
 TRIAL_SECONDS = 30.0
@@ -33,17 +34,22 @@ class CudaBackend(Backend):
         self._kept: CudaBench | None = None
 
     def open(self, problem: Problem) -> CudaBench:
+        return self._open(problem, None)
+
+    def _open(self, problem: Problem, compiler: CompileAhead | None) -> CudaBench:
+        """compiler  another bench's, which outlives this one and what is kept here; None: one of its own"""
         from mktune.measure.cuda_bench import CudaBench
 
         problem.known.require_implementations(problem.ops, self.device.arch)
-        whole = None
-        if self._keeping:
-            if self._kept is None:
-                self._kept = CudaBench(self.device, self.index, problem, self._trial_seconds)
-            held = self._kept.problem
-            same = (held.known, held.seed) == (problem.known, problem.seed)
-            whole = self._kept if same else None
-        return CudaBench(self.device, self.index, problem, self._trial_seconds, whole)
+        how = (self.device, self.index, problem, self._trial_seconds)
+        if not self._keeping:
+            return CudaBench(*how, compiler=compiler)
+        if self._kept is None:
+            self._kept = CudaBench(*how, compiler=compiler)
+        held = self._kept.problem
+        if (held.known, held.seed) == (problem.known, problem.seed):
+            return CudaBench(*how, self._kept)
+        return CudaBench(*how, compiler=compiler)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -60,7 +66,7 @@ class CudaBackend(Backend):
         from mktune.measure.cuda_bench import CudaBench
 
         assert isinstance(bench, CudaBench)
-        return CudaBench(self.device, self.index, bench.problem, self._trial_seconds, compiler=bench.compiler)
+        return self._open(bench.problem, bench.compiler)
 
     def beside(self, number: int | None) -> list[Backend]:
         """Other visible GPUs with as many SMs of the same architecture and name; those of another kind do not count."""

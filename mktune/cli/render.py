@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from mktune import knobs
 
 GAP = "  "
+NARROW_GAP = " "  # where that alone keeps a table in one piece
 NARROWEST = 30  # cells: a column folded further than this is easier to read on lines of its own
 LONGEST = 1000  # characters of a message: somebody may give a whole file for a name
 _AS_BEFORE = "\x1b[?7h\x1b[?25h"  # long lines wrap, the cursor shows
@@ -121,9 +122,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: S
     width = terminal_width(sys.stdout)
     if width is None or _natural_width(columns, cells) <= width:
         _aligned(columns, cells, styles)
+    elif _natural_width(columns, cells, NARROW_GAP) <= width:
+        _aligned(columns, cells, styles, NARROW_GAP)
     elif _room_to_fold(columns, cells, width) >= NARROWEST:
         _folded(columns, cells, styles)
-    elif _natural_width(*_whole_part(columns, cells)) <= width:
+    elif _natural_width(*_whole_part(columns, cells), NARROW_GAP) <= width:
         _two_storeys(columns, cells, width, styles)
     else:
         _records(columns, cells, width, styles)
@@ -246,8 +249,8 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[i
     return [max(_cells(text) for text in (column.name, *(row[i] for row in cells))) for i, column in enumerate(columns)]
 
 
-def _natural_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
-    return sum(_widths(columns, cells)) + len(GAP) * (len(columns) - 1)
+def _natural_width(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: str = GAP) -> int:
+    return sum(_widths(columns, cells)) + len(gap) * (len(columns) - 1)
 
 
 def _room_to_fold(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> int:
@@ -258,14 +261,14 @@ def _room_to_fold(columns: Sequence[Column], cells: Sequence[Sequence[str]], wid
     return (width - fixed - len(GAP) * (len(columns) - 1)) // foldable if foldable else 0
 
 
-def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    head, *rows = _align(columns, cells)
+def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: Sequence[str], gap: str = GAP) -> None:
+    head, *rows = _align(columns, cells, gap)
     line(head, "bold")
     for number, row in enumerate(rows):
         line(row, _style(styles, number))
 
 
-def _align(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[str]:
+def _align(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: str = GAP) -> list[str]:
     """The head and each row as one line, cells padded to their column."""
     widths = _widths(columns, cells)
 
@@ -274,7 +277,7 @@ def _align(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[st
         for text, size, column in zip(row, widths, columns, strict=True):
             space = " " * (size - _cells(text))
             padded.append(space + text if column.right else text + space)
-        return GAP.join(padded).rstrip()
+        return gap.join(padded).rstrip()
 
     return [join([column.name for column in columns]), *(join(row) for row in cells)]
 
@@ -307,7 +310,7 @@ def _whole_part(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> tu
 def _two_storeys(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
     """The whole columns as a table, with each row's other cells on lines of their own below it."""
     whole, upper = _whole_part(columns, cells)
-    lines = _align(whole, upper)
+    lines = _align(whole, upper, GAP if _natural_width(whole, upper) <= width else NARROW_GAP)
     line(lines[0], "bold")
     for number, row in enumerate(cells):
         line(lines[number + 1], _style(styles, number))

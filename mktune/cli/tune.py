@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -130,7 +131,9 @@ def tune(
     for searched in spaces:
         require_a_plan(searched)
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
-        with settings.backend.kept():
+        with ExitStack() as kept:
+            for used in (settings.backend, *settings.others):
+                kept.enter_context(used.kept())
             cells = list(_search(spaces, opened, settings, stop))
         location = str(opened.location)
     report(workload, settings.backend, cells, location, as_json)
@@ -190,21 +193,27 @@ def _study(space: SearchSpace, store: Store, settings: Settings, cells: int) -> 
     from mktune.store import StudyExists
 
     while True:
+        name, before = _study_name(space, store, settings, cells)
         try:
-            return _open_study(_study_name(space, store, settings, cells), space, store, settings)
+            study = _open_study(name, space, store, settings)
         except StudyExists:
             if settings.study is not None:
                 raise
+            continue
+        if before:
+            render.note(f"mktune: this search is a new study, {name}; --resume goes on with {before}")
+        return study
 
 
-def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int) -> str:
-    """The name given, with the shape behind it where there are several cells; else one made from the problem.
+def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int) -> tuple[str, str]:
+    """The name given, with the shape behind it where there are several cells; else one made from the problem, and the
+    latest name of those that are taken, which it might be taken for.
 
     A made name that is taken gets a number; with --resume the latest of them goes on.
     """
     size, backend = space.shape.name, settings.backend
     if settings.study is not None:
-        return settings.study if cells == 1 else f"{settings.study} {size}"
+        return (settings.study if cells == 1 else f"{settings.study} {size}"), ""
     gpu = f"{backend.device.name}{' (simulated)' if backend.simulated else ''}"
     ops = tuple(space.graph.calls)
     part = "" if ops == space.workload.ops else f" {','.join(ops)}"
@@ -212,7 +221,9 @@ def _study_name(space: SearchSpace, store: Store, settings: Settings, cells: int
     taken = {study.name for study in store.studies()}
     numbered = [base, *(f"{base} #{number}" for number in range(2, len(taken) + 3))]
     free = next(place for place, name in enumerate(numbered) if name not in taken)
-    return numbered[max(free - 1, 0)] if settings.resume else numbered[free]
+    if settings.resume:
+        return numbered[max(free - 1, 0)], ""
+    return numbered[free], numbered[free - 1] if free else ""
 
 
 def _open_study(name: str, space: SearchSpace, store: Store, settings: Settings) -> Study:

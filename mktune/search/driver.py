@@ -44,7 +44,7 @@ def tune(
     *,
     observer: Observer | None = None,
     stop: Stop | None = None,
-    worker: int = 0,
+    process: int = 0,
     others: Sequence[Backend] = (),
     retry_failed: bool = False,
     deterministic: bool = False,
@@ -56,7 +56,7 @@ def tune(
     other shapes, made to fit (`neighbours` of them at most). Every trial is committed when it ends. Several processes
     may search one study: one of them measures a plan, and the trials of all count.
 
-    worker        makes the sampler draw otherwise than those of the study's other processes
+    process       a number of this process: its sampler draws otherwise than those of the study's other processes
     others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
     retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
     deterministic  the winner's bits must repeat (see `Bench`)
@@ -66,7 +66,7 @@ def tune(
     """
     store.limit_trials(study, budget.trials or 0)
     loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
-    how = _How(worker, True, retry_failed, deterministic, neighbours)
+    how = _How(process, True, retry_failed, deterministic, neighbours)
     return _search(space, [backend, *others], loop, how)
 
 
@@ -95,7 +95,7 @@ def work(
 class _How:
     """What differs between the processes of a study: see `tune`, whose defaults these are not."""
 
-    worker: int
+    process: int
     promotes: bool = False
     retry_failed: bool = False
     deterministic: bool = False
@@ -106,7 +106,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     store, study, budget, device = loop.store, loop.study, loop.spending.budget, backends[0].device
     calls = tuple(space.graph.calls)
     builtins = builtin_plans(space.workload, calls, space.shape, device.arch)
-    sampler = make_sampler(study.sampler, space, study.seed, how.worker)
+    sampler = make_sampler(study.sampler, space, study.seed, how.process)
     loop.trace = sampler.wants_path
     loop.spending = budget.start()  # not before: a sampler may take a second to import
     failed = loop.resume(how.retry_failed)

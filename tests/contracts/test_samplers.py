@@ -49,7 +49,7 @@ def test_proposals_lie_in_the_space_and_repeat_with_the_seed(name: str, ops: tup
     first = run(make_sampler(name, space, 3), 25)
     assert run(make_sampler(name, space, 3), 25) == first
     assert run(make_sampler(name, space, 4), 25) != first
-    assert run(make_sampler(name, space, 3, worker=1), 25) != first
+    assert run(make_sampler(name, space, 3, process=1), 25) != first
 
 
 @pytest.mark.parametrize("name", INSTALLED)

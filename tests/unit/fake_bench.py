@@ -178,7 +178,7 @@ def search(
     seconds: float | None = None,
     observer: Observer | None = None,
     stop: Stop | None = None,
-    worker: int = 0,
+    process: int = 0,
     retry_failed: bool = False,
 ) -> TuneResult:
     """One search of a new (or resumed) study."""
@@ -186,7 +186,7 @@ def search(
     study = study_of(store, space, name=name, sampler=sampler, seed=seed, resume=resume)
     budget = Budget(trials, seconds)
     return tune(
-        space, backend, store, study, budget, observer=observer, stop=stop, worker=worker, retry_failed=retry_failed
+        space, backend, store, study, budget, observer=observer, stop=stop, process=process, retry_failed=retry_failed
     )
 
 

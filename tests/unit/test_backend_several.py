@@ -20,6 +20,7 @@ from mktune.errors import InputError, SetupError
 from mktune.executors import discovery
 from mktune.measure.cuda_bench import PROCESSES
 from mktune.search import tune
+from mktune.shape import Shape
 from mktune.store import Store
 from mktune.trial import ALONE, Status
 
@@ -56,6 +57,27 @@ def test_benches_side_by_side_compile_once() -> None:
         assert other.compiler is bench.compiler
         assert other.problem == bench.problem
         assert other._worker is not bench._worker
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_cells_of_a_grid_share_the_processes_of_every_gpu_and_one_set_of_compilers() -> None:
+    first, second = CudaBackend(), CudaBackend(1)
+    other_cell = replace(PROBLEM, shape=Shape.from_m(32, 8192))
+    with first.kept(), second.kept():
+        made = []
+        for problem in (PROBLEM, other_cell):
+            with first.open(problem) as bench, second.open_beside(bench) as other:
+                made.append((bench._worker, other._worker, bench.compiler, other.compiler))
+                assert other.problem == problem
+        assert made[0] == made[1]
+        bench_worker, other_worker, compiler, others_compiler = made[0]
+        assert bench_worker is not other_worker
+        assert compiler is others_compiler
+        with first.open(replace(PROBLEM, seed=1)) as bench, second.open_beside(bench) as other:
+            assert other._worker is not other_worker
+            assert other.compiler is bench.compiler
+    with first.open(PROBLEM) as bench, second.open_beside(bench) as other:
+        assert other._worker is not other_worker
 
 
 def test_a_worker_process_finds_its_gpu_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,22 @@ def test_no_escape_where_plain_output_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert "\r" not in stream.getvalue()
 
 
+def test_a_table_that_is_a_little_too_wide_moves_closer_and_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [render.Column(name, right=True, whole=True) for name in ("span", "loss", "95 %", "share")]
+    rows = [("45.43", "10.03", "9.94-10.13", "42 %"), ("48.41", "13.06", "12.90-13.20", "55 %")]
+    wide = len("45.43  10.03  12.90-13.20  share")
+    lines = {}
+    for width in (wide, wide - 3, wide - 4):
+        stream = Terminal()
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setenv("COLUMNS", str(width))
+        render.table(columns, rows)
+        lines[width] = without_colour(stream.getvalue()).splitlines()
+    assert lines[wide][1] == "45.43  10.03   9.94-10.13   42 %"
+    assert lines[wide - 3][1] == "45.43 10.03  9.94-10.13  42 %"
+    assert [len(found) for found in lines.values()] == [3, 3, 8]  # then each row has a line for each cell
+
+
 @pytest.mark.parametrize("width", [30, 40, 80])
 def test_a_heading_is_folded_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     heading = f"  winners on NVIDIA B300 (simulated), M 16 (2 × 8), 1 stream, stored in /tmp/{'x' * 40}.db"

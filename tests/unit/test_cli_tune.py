@@ -222,7 +222,14 @@ def test_taken_name_is_refused_and_made_names_are_numbered(tmp_path: Path, capsy
     assert json.loads(out)["cells"][0]["trials"] == 5
     made = [json.loads(run(capsys, *question, "3", "--json")[0])["cells"][0]["study"] for _ in range(2)]
     assert made[1] == f"{made[0]} #2"
-    out, _ = run(capsys, *question, "4", "--resume", "--json")
+    _, err = run(capsys, *question, "3")
+    (said,) = [line for line in err.splitlines() if "--resume" in line]
+    assert said == f"mktune: this search is a new study, {made[0]} #3; --resume goes on with {made[1]}"
+    with Store.open(tmp_path / "x.db") as store:
+        assert [study.name for study in store.studies()] == ["s", *made, f"{made[0]} #3"]
+    out, err = run(capsys, *question, "4", "--resume", "--json")
+    assert "new study" not in err
+    made[1] = f"{made[0]} #3"
     assert json.loads(out)["cells"][0]["study"] == made[1]
     assert json.loads(out)["cells"][0]["resumed"] == 3
 

@@ -305,7 +305,7 @@ def test_spans_of_another_policy_are_not_promoted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "local"])
-def test_one_worker_with_a_seed_is_reproducible_however_fast_it_runs(store: Store, sampler: str) -> None:
+def test_one_process_with_a_seed_is_reproducible_however_fast_it_runs(store: Store, sampler: str) -> None:
     ids = []
     for name, takes in (("fast", 0.0), ("slow", 0.004)):
         result = search(store, FakeBackend(takes_s=takes), 30, sampler=sampler, seed=7, name=name)
@@ -317,14 +317,14 @@ def test_one_worker_with_a_seed_is_reproducible_however_fast_it_runs(store: Stor
     assert [trial.plan.plan_id for trial in other.trials] != ids[0]
 
 
-def test_workers_of_one_seed_measure_different_plans(tmp_path: Path) -> None:
+def test_processes_of_one_seed_measure_different_plans(tmp_path: Path) -> None:
     measured = []
-    for worker in range(3):
-        with Store.open(tmp_path / f"{worker}.db") as store:
-            result = search(store, FakeBackend(), 10, seed=7, worker=worker)
+    for process in range(3):
+        with Store.open(tmp_path / f"{process}.db") as store:
+            result = search(store, FakeBackend(), 10, seed=7, process=process)
             measured += [trial.plan.plan_id for trial in result.trials if not trial.source.startswith("builtin")]
     assert len(set(measured)) == len(measured) == 24
-    assert len({mixed_seed(seed, worker) for seed in range(50) for worker in range(50)}) == 2500
+    assert len({mixed_seed(seed, process) for seed in range(50) for process in range(50)}) == 2500
 
 
 def test_near_ties_end_in_the_same_plan_whatever_the_seed(tmp_path: Path) -> None:

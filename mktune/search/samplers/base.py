@@ -75,10 +75,10 @@ def missing_packages(name: str) -> tuple[str, ...]:
     return tuple(package for package in EXTRA.get(name, ()) if importlib.util.find_spec(package) is None)
 
 
-def make_sampler(name: str, space: SearchSpace, seed: int, worker: int = 0) -> Sampler:
+def make_sampler(name: str, space: SearchSpace, seed: int, process: int = 0) -> Sampler:
     """The sampler of that name. Workers of one study get different seeds. Raises InputError with the known names."""
     check_sampler(name)
-    found = importlib.import_module(f"mktune.search.samplers.{name}").SAMPLER(space, mixed_seed(seed, worker))
+    found = importlib.import_module(f"mktune.search.samplers.{name}").SAMPLER(space, mixed_seed(seed, process))
     assert isinstance(found, Sampler)
     return found
 
@@ -91,6 +91,6 @@ def check_sampler(name: str) -> None:
         raise SetupError(f"sampler {name} needs {', '.join(missing)}: pip install 'mktune[search]'")
 
 
-def mixed_seed(seed: int, worker: int) -> int:
-    """32 bits that differ for every pair of seed and worker (but for chance)."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {worker}".encode()).digest()[:4], "big")
+def mixed_seed(seed: int, process: int) -> int:
+    """32 bits that differ for every pair of seed and process (but for chance)."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {process}".encode()).digest()[:4], "big")
