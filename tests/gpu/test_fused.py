@@ -214,6 +214,7 @@ def test_fused_and_unfused_plans_give_the_same_bits(device, of_prefix, mode, cas
 # ---- measuring them
 
 
+@pytest.mark.gpu_alone
 def test_a_fused_plan_is_measured_traced_and_loaded_as_any_other(device):
     shape = shape_of(16)
     plans = {fused: whole_plan("branches+pdl", "finalizers out", fused, 16, device.arch) for fused in FUSED}
