@@ -1,8 +1,8 @@
 // D0 and D1 as one launch over q_lora: tiles of D0 first, whose CTAs go through more bytes, then those of D1.
 //
 // The parameters are those of the ops' own kernels, one list behind the other (main_q.cu, indexer_q.cu), then an inverse
-// for each TileGrid; what stands before the wait is what stands there in those kernels (gemm_frame.cuh). `Q` and `I` are the tilings of D0 and D1. D0 has `query_partials` and
-// `query_counters` where its split_k > 1.
+// for each TileGrid; what stands before the wait is what stands there in those kernels (gemm_frame.cuh). `Q` and `I` are
+// the tilings of D0 and D1. D0 has `query_partials` and `query_counters` where its split_k > 1.
 #include "ops/indexer_q.cuh"
 #include "ops/main_q.cuh"
 #include "standalone/shared_grid.cuh"
