@@ -121,7 +121,7 @@ class Fingerprint:
     """What a stored plan was measured with; checked at look-up (`mktune.runtime.versions`). Empty text equals nothing.
 
     kernels   hash of the sources of the plan's ops; behind it, each after a "+", that of each kernel which some of them
-              share
+              share, and that of GEMMs with a schedule
     packages  name → version of each package whose kernels the plan runs; sorted, empty where it runs only our own
     """
 

@@ -16,6 +16,7 @@ from mktune.cli.summary import count
 from mktune.errors import InputError, MktuneError, NothingFoundError
 from mktune.graph.fused import fused_among
 from mktune.location import hide_password
+from mktune.ops.gemm_schedules import has_schedule
 
 if TYPE_CHECKING:
     from mktune.store import Merged
@@ -187,15 +188,16 @@ def _is_own_build(winner: Winner) -> bool:
     plan = winner.plan
     if winner.measurement.policy.simulated:
         return True
-    return winner.fingerprint.kernels == _own_build(plan.workload, plan.op_names, fused_among(plan.kernel))
+    key = (plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))
+    return winner.fingerprint.kernels == _own_build(*key)
 
 
 @cache
-def _own_build(workload: str, ops: tuple[str, ...], fused: tuple[str, ...]) -> str | None:
+def _own_build(workload: str, ops: tuple[str, ...], fused: tuple[str, ...], scheduled: bool) -> str | None:
     from mktune.jit.fingerprint import kernels_fingerprint
 
     try:
-        return kernels_fingerprint(workload, ops, fused)
+        return kernels_fingerprint(workload, ops, fused, scheduled)
     except MktuneError:  # a workload, an op or a kernel that this mktune does not have
         return None
 

@@ -59,15 +59,15 @@ def config(op: OpPlan) -> str:
 
 
 def short_config(op: OpPlan) -> str:
-    """The same with one letter for each usual field: "wgmma 16×64 k4 s8 w4 last_arriver/256"."""
+    """The same with one letter for each usual field: "wgmma 16×64 k4 s8 w4 persistent/132 kernel/256"."""
     tile, rest = _tile(op)
-    finalizer, threads = rest.pop("finalizer", None), rest.pop("finalizer_threads", None)
+    pairs = [(rest.pop(name, None), rest.pop(number, None)) for name, number in _PAIRS]
     words = [f"{_LETTERS[name]}{value}" if name in _LETTERS else f"{name}={value}" for name, value in rest.items()]
-    if finalizer is not None:
-        words.append(f"{finalizer}/{threads}" if threads is not None else f"{finalizer}")
+    words += [f"{name}/{number}" if number is not None else f"{name}" for name, number in pairs if name is not None]
     return " ".join([op.impl, *tile, *words])
 
 
+_PAIRS = (("schedule", "ctas"), ("finalizer", "finalizer_threads"))
 _LETTERS = {"split_k": "k", "stages": "s", "warps": "w", "threads": "t"}
 
 

@@ -10,14 +10,18 @@ from mktune.graph.fused import fused_among
 from mktune.graph.workload import workload as find
 from mktune.jit.source import source_fingerprint
 from mktune.launch import KernelSpec
+from mktune.ops.gemm_schedules import SOURCE, has_schedule
 from mktune.ops.launch import fused_source
 from mktune.plan import Plan
 
 
-def kernels_fingerprint(workload: str, ops: Sequence[str] | None = None, fused: Sequence[str] = ()) -> str:
+def kernels_fingerprint(
+    workload: str, ops: Sequence[str] | None = None, fused: Sequence[str] = (), scheduled: bool = False
+) -> str:
     """The value for `Fingerprint.kernels` of plans of `ops` (None: all): a hash over their sources and includes.
 
-    Behind it, each after a "+", that of every kernel in `fused`, so that the build of the ops stands by itself.
+    Behind it, each after a "+", that of every kernel in `fused`, and if `scheduled` that of GEMMs with a schedule, so
+    that the build of the ops stands by itself.
     Another op's kernel may change, or be added, and stored plans of these ops stay valid.
     Raises InputError for an unknown workload, op or fused kernel, SetupError where an op has no kernel source.
     """
@@ -30,9 +34,11 @@ def kernels_fingerprint(workload: str, ops: Sequence[str] | None = None, fused: 
         if name not in there_are:
             raise InputError(f"{workload} has no kernel {name}; there are {', '.join(there_are) or 'none'}")
         found.append(source_fingerprint([KernelSpec(fused_source([calls[op].op.title for op in there_are[name]]), "")]))
+    if scheduled:
+        found.append(source_fingerprint([KernelSpec(SOURCE, "")]))
     return "+".join(found)
 
 
 def plan_fingerprint(plan: Plan) -> str:
     """The same of one plan. Raises what `kernels_fingerprint` does."""
-    return kernels_fingerprint(plan.workload, plan.op_names, fused_among(plan.kernel))
+    return kernels_fingerprint(plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))

@@ -30,6 +30,7 @@ from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
 from mktune.measure.tracing import trace_of, traced
 from mktune.measure.worker import START_SECONDS, Reply, Worker, WorkerDied
+from mktune.ops.gemm_schedules import has_schedule
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.trace import Trace
@@ -236,15 +237,15 @@ class CudaBench(Bench):
     @property
     def build(self) -> str:
         ops = self.problem.ops
-        return kernels_fingerprint(
-            self.problem.workload, ops, tuple(self._workload.fused_kernels(ops, self._device.arch))
-        )
+        fused = tuple(self._workload.fused_kernels(ops, self._device.arch))
+        scheduled = any("schedule" in call.op.implied for call in self._workload.subgraph(ops).calls.values())
+        return kernels_fingerprint(self.problem.workload, ops, fused, scheduled)
 
     def _built_as(self, plan: Plan) -> Fingerprint:
-        """The fingerprint of a plan: kernels that ops share are sources of their own."""
-        return (
-            replace(self.fingerprint, kernels=plan_fingerprint(plan)) if fused_among(plan.kernel) else self.fingerprint
-        )
+        """The fingerprint of a plan: kernels that ops share, and those with a schedule, are sources of their own."""
+        if fused_among(plan.kernel) or has_schedule(plan.op.values()):
+            return replace(self.fingerprint, kernels=plan_fingerprint(plan))
+        return self.fingerprint
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:

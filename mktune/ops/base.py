@@ -101,6 +101,11 @@ class Op(ABC):
         offered = self.choices(arch).items()
         return {impl: fields for impl, fields in offered if self.scale_format in self.scale_formats(impl, arch)}
 
+    @property
+    def implied(self) -> Mapping[str, ConfigValue]:
+        """Fields that a config leaves out where they have this value, which `choices` does not list."""
+        return {}
+
     @abstractmethod
     def default(self, arch: str) -> OpPlan:
         """The config to start from on `arch` ("sm_90a", …): valid for every shape."""

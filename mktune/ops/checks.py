@@ -46,7 +46,7 @@ def _pairs(op: Op, arch: str, impl: str) -> frozenset[tuple[str, ConfigValue]]:
     return frozenset((name, value) for name, values in _choices(op, arch)[impl].items() for value in values)
 
 
-def field_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] = ()) -> list[Violation]:
+def field_violations(op: Op, plan: OpPlan, arch: str, optional: frozenset[str] = frozenset()) -> list[Violation]:
     """An implementation, field or value that `choices` does not have, or a field (not `optional`) that is missing."""
     known = _choices(op, arch)
     if plan.impl not in known:
@@ -57,7 +57,8 @@ def field_violations(op: Op, plan: OpPlan, arch: str, optional: Collection[str] 
     fields = known[plan.impl]
     given = dict(plan.config)
     types = set(map(type, given.values()))  # True and 1.0 equal 1, and are no value of a field
-    if len(given) == len(fields) and types <= {int, str} and _pairs(op, arch, plan.impl).issuperset(given.items()):
+    complete = len(given) == len(fields) or fields.keys() - given.keys() <= optional
+    if complete and types <= {int, str} and _pairs(op, arch, plan.impl).issuperset(given.items()):
         return []
     found = [
         Violation("config", "", f"{op.title} has no field {name!r}; known: {', '.join(fields)}")

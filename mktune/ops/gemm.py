@@ -9,6 +9,7 @@ finalizer     "kernel": a second kernel ("f") reads the sums and finishes the ro
               finishes. Where it spans more, in two levels: the last split of a tile rounds the tile to bf16, and the
               last tile of a row block finishes its rows. "cluster": the CTAs of a head are one cluster; each finishes
               some rows, reading the others' sums in their shared memory
+schedule      where a CTA computes more than one tile: see gemm_schedules.py. Then `ctas` is the size of the grid
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ from mktune.ops.checks import (
     smem_violations,
     trigger_class,
     writes,
+)
+from mktune.ops.gemm_schedules import (
+    CTAS,
+    ONE_TILE,
+    OTHER_CTAS,
+    STREAM_K,
+    Shares,
+    longest_steps,
+    partial_sums,
+    schedule_violations,
 )
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig, Problem
 from mktune.ops.tolerances import DIRECT, THROUGH_GEMM, QuantisedTolerance
@@ -56,6 +67,8 @@ WORKSPACES = ("partials", "y", "tile_counters", "row_counters")
 MAX_CLUSTER = 16
 """CTAs of a cluster on Hopper and Blackwell; beyond 8 a kernel must be set up for it."""
 
+_OPTIONAL = frozenset(("finalizer_threads", "schedule", "ctas"))
+
 FINALIZER_BYTES = 256
 """Shared memory of a finalizer kernel: row statistics of its warps."""
 
@@ -70,6 +83,7 @@ class GemmOp(Op):
     arguments    produced tensors and runtime arguments read when rows are finished
     places       those runtime arguments of which a finalizer kernel's prologue reads its rows' values
     finalizers   who may finish rows, or add splits up; empty where the config does not say
+    schedules    other ways to share tiles out than one for each CTA
     """
 
     problem: ClassVar[Problem]
@@ -79,6 +93,7 @@ class GemmOp(Op):
     arguments: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[tuple[str, ...]] = ()
     finalizers: ClassVar[tuple[str, ...]] = ()
+    schedules: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[Mapping[str, ConfigValue]]
 
     def __init_subclass__(cls) -> None:
@@ -88,6 +103,10 @@ class GemmOp(Op):
     @property
     def has_finalizer(self) -> bool:
         return self.problem.finalizer_span > 0
+
+    @property
+    def implied(self) -> Mapping[str, ConfigValue]:
+        return {"schedule": ONE_TILE, "ctas": 0} if self.schedules else {}
 
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", {"block_m": 16, **self.defaults})
@@ -105,6 +124,8 @@ class GemmOp(Op):
             fields["finalizer"] = self.finalizers
         if self.has_finalizer:
             fields["finalizer_threads"] = (128, 256, 512)
+        if self.schedules:
+            fields |= {"schedule": self.schedules, "ctas": CTAS.get(arch, OTHER_CTAS)}
         impls = {"mma_sync": fields}
         return {"wgmma": {**fields, "block_m": (8, 16, 32, 64, 128)}, **impls} if arch == "sm_90a" else impls
 
@@ -122,7 +143,7 @@ class GemmOp(Op):
         The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
         """
         config = dict(plan.config)
-        split, span = config["split_k"] != 1, self.problem.finalizer_span
+        split, span = config["split_k"] != 1 or config.get("schedule") == STREAM_K, self.problem.finalizer_span
         return config.get("finalizer", ""), split, span > int(config["block_n"]) and not (split and span <= HEAD_SPAN)
 
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
@@ -132,14 +153,18 @@ class GemmOp(Op):
         return facts, *(_finalizer(type(self), split, kernel.gdc, kernel.trigger) for kernel in rest)
 
     def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
-        found = field_violations(self, plan, device.arch, optional=("finalizer_threads",))
+        found = field_violations(self, plan, device.arch, optional=_OPTIONAL)
         if found:
             return found
         config = GemmConfig.of(plan)
         steps = self.steps(config)
         found = smem_violations(config.smem_bytes(steps), device)
-        if config.stages > steps:
-            found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {steps} steps of K"))
+        most = steps
+        if config.schedule != ONE_TILE or config.ctas:
+            most = min(steps, longest_steps(config, self.problem, config.tiles(self.problem, shape)[0]))
+            found += schedule_violations(plan.impl, config, self.problem, shape)
+        if config.stages > most:
+            found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {most} steps of K"))
         if config.accumulators > MAX_ACCUMULATORS[plan.impl]:
             found.append(Violation("tile", "", f"{config.block_m} × {config.block_n} spills with {config.warps} warps"))
         if config.splits_steps and steps < 2:
@@ -177,15 +202,31 @@ class GemmOp(Op):
         return self.problem.k // self.problem.step_k // config.split_k
 
     def bytes_beyond_ring(self, config: GemmConfig) -> int:
-        """Weight bytes of one CTA that the ring cannot hold: what may be asked into L2 before the wait."""
-        return max(0, self.steps(config) - config.stages) * STEP_BYTES * config.block_n
+        """Weight bytes of one CTA that the ring cannot hold: what may be asked into L2 before the wait.
+
+        Of a CTA with several tiles, those of one row block: others have the same weights.
+        """
+        return max(0, longest_steps(config, self.problem, 1) - config.stages) * STEP_BYTES * config.block_n
+
+    def ctas(self, config: GemmConfig, shape: Shape) -> int:
+        """CTAs of the GEMM's grid."""
+        return self._ctas(config, config.tiles(self.problem, shape)[0])
+
+    def _ctas(self, config: GemmConfig, row_blocks: int) -> int:
+        if config.schedule != ONE_TILE:
+            return Shares.of(config, self.problem, row_blocks).ctas
+        return row_blocks * config.column_blocks(self.problem) * config.split_k
+
+    def partial_sums(self, config: GemmConfig, shape: Shape) -> int:
+        """Sums of each tile that somebody adds up; 1: the tile's result."""
+        return partial_sums(config, self.problem, shape)
 
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         config = GemmConfig.of(plan)
         row_blocks, column_blocks = config.tiles(self.problem, shape)
         cells = row_blocks * config.block_m * column_blocks * config.block_n
         sizes = {
-            "partials": 4 * config.split_k * cells,
+            "partials": 4 * self.partial_sums(config, shape) * cells,
             "y": 2 * cells,
             "tile_counters": 4 * row_blocks * column_blocks,
             "row_counters": 4 * row_blocks * column_blocks,
@@ -196,13 +237,12 @@ class GemmOp(Op):
 
     def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
         config = GemmConfig.of(plan)
-        row_blocks, column_blocks = config.tiles(self.problem, shape)
-        ctas = row_blocks * column_blocks * config.split_k
+        ctas = self.ctas(config, shape)
         sums = sum(space.bytes for space in self.workspaces(plan, shape) if not space.counter)
         given = sum(self.ports[port].nbytes(shape) for port in self.activations)
         made = sum(self.ports[port].nbytes(shape) for port in self.outputs if port not in self.inputs)
         cold = self.bytes_read(shape)
-        ring = min(cold, config.stages * STEP_BYTES * config.block_n * column_blocks * config.split_k)
+        ring = min(cold, config.stages * STEP_BYTES * config.block_n * self._ctas(config, 1))
         smem = config.smem_bytes(self.steps(config))
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:

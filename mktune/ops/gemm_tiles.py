@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mktune.graph.tensors import round_up
-from mktune.plan import OpPlan
+from mktune.plan import Config, OpPlan
 from mktune.shape import Shape
 
 STEP_BYTES = 128
@@ -39,6 +40,11 @@ class Problem:
         return STEP_BYTES // self.element_bytes
 
     @property
+    def steps(self) -> int:
+        """Slots that all of K goes through."""
+        return self.k // self.step_k
+
+    @property
     def split_unit(self) -> int:
         """Elements of K that one split has at least: a scale group, or a slot where K has no whole groups."""
         return 128 if self.k % 128 == 0 else self.step_k
@@ -60,10 +66,13 @@ class GemmConfig:
     warps: int
     finalizer: str = ""
     finalizer_threads: int = 256
+    schedule: str = "one_tile"
+    ctas: int = 0
 
     @classmethod
     def of(cls, plan: OpPlan) -> GemmConfig:
-        return cls(**dict(plan.config))  # type: ignore[arg-type]  # fields are checked by `field_violations`
+        """The config of a plan whose fields were checked (`field_violations`)."""
+        return _read(plan.config)
 
     @property
     def threads(self) -> int:
@@ -90,12 +99,23 @@ class GemmConfig:
         """Dynamic shared memory of a CTA that goes through `steps` slots, bytes.
 
         The ring of tiles, the row scales of all steps, barriers, where a second warpgroup hands over its sums, and a
-        last arriver's flag.
+        last arriver's flag (which CTAs of one tile without a finalizer keep in the ring).
         """
         ring = self.ring_bytes + self.stages * 8 * BARRIERS + steps * 4 * self.block_m + 8 * SCALE_BARRIERS
         exchange = 4 * self.block_m * self.block_n if self.splits_steps else 0
-        return round_up(ring, 128) + exchange + (16 if self.finalizer == "last_arriver" else 0)
+        has_flag = self.finalizer == "last_arriver" or (self.schedule != "one_tile" and not self.finalizer)
+        return round_up(ring, 128) + exchange + (16 if has_flag else 0)
 
     def tiles(self, problem: Problem, shape: Shape) -> tuple[int, int]:
         """Row blocks and column blocks, all batches together."""
-        return -(-shape.m // self.block_m), -(-problem.n // self.block_n) * problem.batch
+        return -(-shape.m // self.block_m), self.column_blocks(problem)
+
+    def column_blocks(self, problem: Problem) -> int:
+        """All batches together."""
+        return -(-problem.n // self.block_n) * problem.batch
+
+
+@lru_cache(maxsize=1 << 12)
+def _read(config: Config) -> GemmConfig:
+    """A search asks for the same ones again and again."""
+    return GemmConfig(**dict(config))  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from mktune.ops.dimensions import (
     ROPE_THETA,
 )
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import SCHEDULES
 from mktune.ops.index_pages import pack, spans_of, tokens, unpack
 from mktune.ops.numerics import block_fp8_matmul, layer_norm, quantise, rope, to_bf16, with_rows
 from mktune.ops.scale_formats import row_words, weight_words
@@ -47,6 +48,7 @@ class IndexerK(GemmOp):
     outputs = ("index_k_cache",)
     weights = (*operands, *constants)
     finalizers = ("kernel", "last_arriver", "cluster")
+    schedules = SCHEDULES
     defaults: ClassVar[dict[str, ConfigValue]] = {
         "block_n": 64,
         "split_k": 12,

@@ -18,6 +18,7 @@ from mktune.ops.dimensions import (
     ROPE_THETA,
 )
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import SCHEDULES
 from mktune.ops.numerics import block_fp8_matmul, quantise, rope, to_bf16
 from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import HEAD_WEIGHT_RMS, QuantisedTolerance
@@ -41,6 +42,7 @@ class IndexerQ(GemmOp):
     outputs = ("qi", "w")
     weights = (*operands, *constants)
     finalizers = ("kernel", "last_arriver", "cluster")
+    schedules = SCHEDULES
     defaults: ClassVar[dict[str, ConfigValue]] = {
         "block_n": 64,
         "split_k": 4,

@@ -9,6 +9,7 @@ from mktune.ops import compare
 from mktune.ops.base import Tensors
 from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import SCHEDULES
 from mktune.ops.numerics import block_fp8_matmul, to_bf16
 from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
@@ -28,6 +29,7 @@ class MainQ(GemmOp):
     inputs = (*activations, *operands)
     outputs = ("q",)
     weights = operands
+    schedules = SCHEDULES
     defaults: ClassVar[dict[str, ConfigValue]] = {"block_n": 128, "split_k": 1, "stages": 8, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),

@@ -20,6 +20,7 @@ from mktune.ops.dimensions import (
     ROPE_THETA,
 )
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import SCHEDULES
 from mktune.ops.numerics import block_fp8_matmul, quantise, rms_norm, rope, store_scales, to_bf16, with_rows
 from mktune.ops.scale_formats import row_words, weight_words
 from mktune.ops.tolerances import BF16_RMS, MLA_ROW_ULPS, QuantisedTolerance
@@ -42,6 +43,7 @@ class QkvA(GemmOp):
     outputs = ("q_lora_q", "q_lora_s", "mla_cache")
     weights = (*operands, *constants)
     finalizers = ("kernel", "last_arriver")
+    schedules = SCHEDULES
     defaults: ClassVar[dict[str, ConfigValue]] = {
         "block_n": 64,
         "split_k": 3,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mktune.ops.base import Op
+from mktune.ops.gemm_schedules import ONE_TILE
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 
 Fields = Mapping[str, ConfigValue]
@@ -31,6 +32,8 @@ def apart(parts: Sequence[Fields]) -> str:
         return f"kernels of impl {alone[0]} are launches of their own: use {' or '.join(IMPLS)}"
     if any(fields.get("finalizer") == "cluster" for fields in parts):
         return "the CTAs of a cluster are a launch of their own: use finalizer last_arriver or kernel"
+    if len(parts) > 1 and any(fields.get("schedule", ONE_TILE) != ONE_TILE for fields in parts):
+        return "CTAs that go through several tiles are a launch of their own: leave the schedule out"
     for one, other in itertools.combinations(parts, 2):
         if "warps" in one and "warps" in other and one["warps"] != other["warps"]:
             return f"{one['warps']} and {other['warps']} warps: the CTAs of a launch are of one size"

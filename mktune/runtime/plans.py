@@ -44,7 +44,7 @@ class Plans:
         self._chosen = chosen
         self._entries: dict[Group, list[Entry]] = {}
         self._near: dict[tuple[Group, int], list[Entry]] = {}
-        self._builds: dict[tuple[str, tuple[str, ...], tuple[str, ...]], str] = {}
+        self._builds: dict[tuple[str, tuple[str, ...], tuple[str, ...], bool], str] = {}
 
     @cached_property
     def _rows(self) -> dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]]:
@@ -118,8 +118,9 @@ class Plans:
         """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; empty without kernels."""
         from mktune.graph.fused import fused_among
         from mktune.jit.fingerprint import kernels_fingerprint
+        from mktune.ops.gemm_schedules import has_schedule
 
-        key = (plan.workload, plan.op_names, fused_among(plan.kernel))
+        key = (plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))
         if key not in self._builds:
             try:
                 self._builds[key] = kernels_fingerprint(*key)

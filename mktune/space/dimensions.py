@@ -115,7 +115,7 @@ class OpFields(Dimension):
 
     def read(self, plan: Plan, draft: Draft) -> Any:
         op = plan.op[self.op]
-        fields: dict[str, Scalar] = {"impl": op.impl, **dict(op.config)}
+        fields: dict[str, Scalar] = {"impl": op.impl, **draft.implied.get(self.op, {}), **dict(op.config)}
         return tuple(sorted((name, fields[name]) for name in self.group.field_names if name in fields))
 
 

@@ -15,12 +15,14 @@ class Draft:
     """What is fused first, then op configs, then the kernels and edges that follow from them, then how those run.
 
     facts           the problem's facts that rules may ask for
+    implied         op → the fields that a config leaves out where they have these values
     fusions         fused kernel → its ops
     kernels, edges  kernel → its ops (one, unless it is fused), and data edges, in the graph's own issue order: set once
                     every op is configured
     """
 
     facts: Mapping[str, Scalar]
+    implied: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     fusions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     configs: dict[str, dict[str, Scalar]] = field(default_factory=dict)
     kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -34,7 +36,10 @@ class Draft:
 
     def op_plans(self) -> dict[str, OpPlan]:
         """Op → impl and config."""
-        return {op: op_plan(fields) for op, fields in self.configs.items()}
+        return {op: self.op_plan(op) for op in self.configs}
+
+    def op_plan(self, op: str) -> OpPlan:
+        return op_plan(self.configs[op], self.implied.get(op, {}))
 
     def beside(self, op: str) -> list[Mapping[str, Scalar]]:
         """The fields, as far as they are chosen, of the ops that share a launch with `op`."""
@@ -97,7 +102,7 @@ class Draft:
         return "programmatic" in kinds
 
 
-def op_plan(fields: Mapping[str, Scalar]) -> OpPlan:
-    """The op's plan in its fields: `impl`, and the config in the rest."""
-    config = {name: value for name, value in fields.items() if name != "impl"}
+def op_plan(fields: Mapping[str, Scalar], implied: Mapping[str, Scalar]) -> OpPlan:
+    """The op's plan in its fields: `impl`, and the config in the rest but for what is implied."""
+    config = {name: value for name, value in fields.items() if name != "impl" and implied.get(name) != value}
     return OpPlan.of(str(fields["impl"]), config)

@@ -93,7 +93,7 @@ class _Parser:
                 groups[op].append(group)
         for op, found in groups.items():
             named = {name for group in found for name in group.field_names}
-            if missing := self.fields[op].keys() - named:
+            if missing := self.fields[op].keys() - self.workload.graph.calls[op].op.implied.keys() - named:
                 section.fail(f"{op}: no group has {', '.join(sorted(missing))}")
         return {op: tuple(found) for op, found in groups.items()}
 
@@ -210,10 +210,11 @@ def _names(node: Node, allowed: Iterable[str]) -> tuple[str, ...]:
 
 
 def _op_fields(workload: Workload, name: str) -> dict[str, tuple[Scalar, ...]]:
-    """Field → every value that some implementation takes on some architecture."""
-    found: dict[str, set[Scalar]] = {"impl": set()}
+    """Field → every value that some implementation takes on some architecture, and that which a config leaves out."""
+    op = workload.graph.calls[name].op
+    found: dict[str, set[Scalar]] = {"impl": set(), **{field: {value} for field, value in op.implied.items()}}
     for arch in ARCHITECTURES:
-        for impl, fields in workload.graph.calls[name].op.choices(arch).items():
+        for impl, fields in op.choices(arch).items():
             found["impl"].add(impl)
             for field, values in fields.items():
                 found.setdefault(field, set()).update(values)

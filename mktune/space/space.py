@@ -70,6 +70,7 @@ class SearchSpace:
             "requests": shape.requests,
             "tokens_per_request": shape.tokens_per_request,
         }
+        self._implied = {name: call.op.implied for name, call in self.graph.calls.items()}
         self._kernel_edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = {}
         known = workload.fused_kernels(ops, device.arch)
         self._fusion = Fusion({name: of for name, of in known.items() if of in file.fusions})
@@ -178,7 +179,7 @@ class SearchSpace:
         return Size(total // walks, False)
 
     def _walk(self, pick: Callable[[Dimension, Question, Draft], str]) -> tuple[Choices, Draft]:
-        draft, choices = Draft(self._facts), dict[str, str]()
+        draft, choices = Draft(self._facts, self._implied), dict[str, str]()
         self._ask((self._fusion, *self._op_dimensions), pick, draft, choices)
         self._derive(draft)
         if self._configs_only:
@@ -244,16 +245,16 @@ class SearchSpace:
 
     def _existing(self, op: str, group: Group) -> Group:
         """The group without what the op does not have on this architecture."""
-        choices = self.graph.calls[op].op.implementations(self.device.arch)
+        choices, implied = self.graph.calls[op].op.implementations(self.device.arch), self._implied[op]
         rules = list(group.rules)
         fields = dict(group.fields)
         if "impl" in fields:
             rules.append(Rule((), (Condition("impl", tuple(choices)),)))
         for impl, existing in choices.items():
             for name, values in fields.items():
-                known = existing.get(name, ())
+                known = (*existing.get(name, ()), *([implied[name]] if name in implied else []))
                 if name != "impl" and not set(values) <= set(known):
-                    rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, tuple(known)),)))
+                    rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, known),)))
         return Group(group.name, group.fields, tuple(rules))
 
     def _accepts(self, later: Sequence[Group], name: str, fields: Mapping[str, Scalar]) -> bool:
@@ -261,7 +262,8 @@ class SearchSpace:
         if later:
             options = later[0].options({**self._facts, **fields}).values()
             return any(self._accepts(later[1:], name, {**fields, **dict(option)}) for option in options)
-        return not self.graph.calls[name].op.config_violations(op_plan(fields), self.shape, self.device)
+        plan = op_plan(fields, self._implied[name])
+        return not self.graph.calls[name].op.config_violations(plan, self.shape, self.device)
 
     def _fit(self, draft: Draft, kernel: str, values: Values) -> bool:
         """The ops, as configured, know these launch values for this kernel, and what it then reads early is there."""
@@ -284,7 +286,7 @@ class SearchSpace:
 
         Where none may take all, every part is asked for it, and refuses.
         """
-        plans = {name: op_plan(draft.configs[name]) for name in draft.kernels[kernel]}
+        plans = {name: draft.op_plan(name) for name in draft.kernels[kernel]}
         asked = int(dict(values).get("l2_prefetch_bytes", 0))
         shares = asked > 0 and len(plans) > 1
         limits = {name: self.graph.calls[name].op.l2_limit(plan) for name, plan in plans.items()} if shares else {}

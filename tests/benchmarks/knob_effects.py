@@ -64,7 +64,7 @@ def turned(base: Plan, arch: str) -> Iterator[tuple[str, str, Plan]]:
     calls = workload(WORKLOAD).graph.calls
     for name, op in base.ops:
         for impl, fields in calls[name].op.choices(arch).items():
-            if impl != op.impl and dict(op.config).keys() == fields.keys():
+            if impl != op.impl and dict(op.config).keys() == fields.keys() - calls[name].op.implied.keys():
                 yield f"{name}.impl", impl, with_op(base, name, OpPlan(impl, op.config))
         for knob, values in calls[name].op.choices(arch)[op.impl].items():
             for value in values:

@@ -55,14 +55,20 @@ def alone(op):
 
 
 def variants(op, arch):
-    """The default, and the default with each other value of each field of each implementation."""
+    """The default, and the default with each other value of each field of each implementation, and with all values of
+    the fields that it leaves out."""
     default = op.default(arch)
     yield default
     for impl, fields in op.choices(arch).items():
+        config = {k: v for k, v in default.config if k in fields}
         for name, values in fields.items():
-            for value in values:
-                config = {k: v for k, v in default.config if k in fields} | {name: value}
-                yield OpPlan.of(impl, config)
+            yield from (OpPlan.of(impl, config | {name: value}) for value in values)
+        if left_out := [name for name in op.implied if name in fields]:
+            for chosen in product(*(fields[name] for name in left_out)):
+                added = dict(zip(left_out, chosen, strict=True))
+                yield OpPlan.of(impl, config | added)
+                if "split_k" in fields:
+                    yield OpPlan.of(impl, config | added | {"split_k": 1})
 
 
 def placements(op, plan):

@@ -124,7 +124,8 @@ def random_order(random: Random, names: list[str], edges: Sequence[tuple[str, st
 def _random_call(random: Random, call: Call) -> tuple[OpPlan, dict[str, KernelPlan]]:
     while True:
         impl, fields = random.choice(list(call.op.choices(H200.arch).items()))
-        op = OpPlan.of(impl, {name: random.choice(values) for name, values in fields.items()})
+        left_out = call.op.implied.keys() if random.random() < 0.5 else ()
+        op = OpPlan.of(impl, {name: random.choice(fields[name]) for name in fields if name not in left_out})
         kernels = tuple(
             KernelPlan(
                 stream=random.randrange(4),

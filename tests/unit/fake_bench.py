@@ -217,6 +217,8 @@ def small_space_file(
         ("stages: [2, 3, 4, 6, 8, 10, 12]", "stages: [6]"),
         ("finalizer: [kernel, last_arriver]", "finalizer: [kernel]"),
         ("finalizer_threads: [128, 256, 512]", "finalizer_threads: [256]"),
+        ("schedule: [one_tile, persistent, stream_k]", "schedule: [one_tile]"),
+        ("ctas: [0, 33, 66, 99, 132, 264, 37, 74, 111, 148, 296]", "ctas: [0]"),
         ("l2_prefetch_bytes: [0, 16384, 32768, 65536]", "l2_prefetch_bytes: [0]"),
         ("gdc: [entry, prologue, prefetch]", "gdc: [entry, prefetch]"),
         ("trigger: [exit, start, after_wait, before_epilogue]", "trigger: [exit, start]"),

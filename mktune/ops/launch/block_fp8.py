@@ -8,6 +8,7 @@ from mktune.graph.tensors import round_up
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
 from mktune.ops.dimensions import GROUP
 from mktune.ops.gemm import GemmOp
+from mktune.ops.gemm_schedules import ONE_TILE, SOURCE, STREAM_K, Shares
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
 from mktune.ops.launch.description import instance, placement
 from mktune.plan import KernelPlan, OpPlan
@@ -32,8 +33,21 @@ class BlockFp8Kernels:
     struct: str
 
     def producer(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
-        """The GEMM alone: partial sums into `out`, or bf16 where split_k is 1."""
-        return self._launch(plan, kernel, shape, "gemm_producer", (self.struct,), (BufferArg(out),))
+        """The GEMM alone: partial sums into `out`, or bf16 where a tile is summed by one CTA."""
+        config = GemmConfig.of(plan)
+        if config.schedule == ONE_TILE:
+            return self._launch(plan, kernel, shape, "gemm_producer", (self.struct,), (BufferArg(out),))
+        if config.schedule == STREAM_K:
+            most = ScalarArg(self.op().partial_sums(config, shape))
+            return self._scheduled(plan, kernel, shape, "stream_k_gemm", (BufferArg(out),), (most,))
+        return self._scheduled(plan, kernel, shape, "persistent_gemm", (BufferArg(out),))
+
+    def adding(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
+        """The GEMM of a schedule, whose partial sums of a tile the last CTA to arrive adds up into `out`."""
+        stream_k = GemmConfig.of(plan).schedule == STREAM_K
+        template = "stream_k_gemm_pieces" if stream_k else "persistent_gemm_splits"
+        rest = tuple(BufferArg(port) for port in ("partials", "tile_counters", out))
+        return self._scheduled(plan, kernel, shape, template, rest)
 
     def whole(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]) -> Launch:
         """The kernel `template`, which finishes what it sums; `rest` are its parameters behind the operands."""
@@ -50,7 +64,8 @@ class BlockFp8Kernels:
 
     def sums(self, plan: OpPlan) -> str:
         """The workspace that a producer hands to a finalizer kernel."""
-        return "partials" if GemmConfig.of(plan).split_k > 1 else "y"
+        config = GemmConfig.of(plan)
+        return "partials" if config.split_k > 1 or config.schedule == STREAM_K else "y"
 
     def head_workspaces(self, plan: OpPlan, unused: str) -> tuple[Arg, ...]:
         """partials, y and counters of a kernel that finishes heads of 128 itself (see HeadWorkspace in index_head.cuh).
@@ -65,11 +80,12 @@ class BlockFp8Kernels:
         self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]
     ) -> Launch:
         """The finalizer kernel `template` over all heads of the step."""
-        config = GemmConfig.of(plan)
+        config, op = GemmConfig.of(plan), self.op()
         args = (BufferArg(self.sums(plan)), *rest, ScalarArg(shape.m))
-        parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
+        sums = op.partial_sums(config, shape)
+        parameters = (config.finalizer_threads, sums, *placement(kernel, prefetches=False))
         spec = instance(self.source, template, parameters, args)
-        grid = (self.op().finalizer_ctas(config, shape), 1, 1)
+        grid = (op.finalizer_ctas(config, shape), 1, 1)
         return Launch(spec, grid, config.finalizer_threads, 0, args)
 
     def dynamic_smem(self, plan: OpPlan, suffix: str) -> int:
@@ -95,6 +111,27 @@ class BlockFp8Kernels:
         grid = (*config.tiles(self.op.problem, shape), config.split_k)
         spec = instance(self.source, template, parameters, args)
         return Launch(spec, grid, config.threads, self.dynamic_smem(plan, ""), args)
+
+    def _scheduled(
+        self,
+        plan: OpPlan,
+        kernel: KernelPlan,
+        shape: Shape,
+        template: str,
+        rest: tuple[Arg, ...],
+        behind: tuple[Arg, ...] = (),
+    ) -> Launch:
+        """As `_launch`, of a kernel that goes through its share of all tiles; `behind` are its last parameters."""
+        config = GemmConfig.of(plan)
+        shares = Shares.of(config, self.op.problem, config.tiles(self.op.problem, shape)[0])
+        numbers = (shape.m, kernel.l2_prefetch_bytes // (STEP_BYTES * config.block_n), shares.share, shares.longer)
+        inverse = ScalarArg(shares.m_tiles_inverse, "u64")
+        args = (*self._operands(config, shape), *rest, *map(ScalarArg, numbers), inverse, *behind)
+        split = () if config.schedule == STREAM_K else (config.split_k,)
+        tile = (config.block_m, config.block_n, *split, config.stages, config.warps)
+        parameters = (self.struct, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
+        spec = instance(SOURCE, template, parameters, args)
+        return Launch(spec, (shares.ctas, 1, 1), config.threads, self.dynamic_smem(plan, ""), args)
 
     def _operands(self, config: GemmConfig, shape: Shape) -> tuple[Arg, ...]:
         """The first four parameters: maps of weights and activations, weight scales, a map of the activations'."""

@@ -1,9 +1,10 @@
-"""Launch of D0: one kernel, which adds its own splits up (kernels/standalone/main_q.cu)."""
+"""Launch of D0: one kernel, which adds its own splits up (kernels/standalone/main_q.cu, persistent_gemm.cu)."""
 
 from __future__ import annotations
 
 from mktune.device import Device
 from mktune.launch import BufferArg, Launch
+from mktune.ops.gemm_schedules import ONE_TILE
 from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
 from mktune.ops.main_q import MainQ
@@ -17,7 +18,9 @@ dynamic_smem = _KERNELS.dynamic_smem
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """The one kernel of D0. `plan` and `kernels` passed the op's own check."""
-    if GemmConfig.of(plan).split_k == 1:
+    if _KERNELS.sums(plan) == "y":
         return (_KERNELS.producer(plan, kernels[0], shape, "q"),)
+    if GemmConfig.of(plan).schedule != ONE_TILE:
+        return (_KERNELS.adding(plan, kernels[0], shape, "q"),)
     rest = tuple(BufferArg(port) for port in ("partials", "tile_counters", "q"))
     return (_KERNELS.whole(plan, kernels[0], shape, "main_q_splits", rest),)

@@ -28,7 +28,8 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 def _finalizer(config: GemmConfig, kernel: KernelPlan, shape: Shape, sums: str) -> Launch:
     args = (BufferArg(sums), *_finish_args(), ScalarArg(shape.m))
-    parameters = (config.finalizer_threads, config.split_k, *placement(kernel, prefetches=False))
+    partial_sums = QkvA().partial_sums(config, shape)
+    parameters = (config.finalizer_threads, partial_sums, *placement(kernel, prefetches=False))
     spec = instance(_KERNELS.source, "qkv_a_finalizer", parameters, args)
     return Launch(spec, (shape.m, 1, 1), config.finalizer_threads, 0, args)
 

@@ -1,0 +1,130 @@
+// Runs launches of GEMM kernels on the host and compares every element with a plain sum. `cases.inc` has the launches as
+// Python describes them: the kernels' sources are the real ones but for ptx.cuh and mma.cuh.
+#include "standalone/persistent_gemm.cu"
+
+#include <map>
+#include <string>
+
+namespace mktune {
+#include "problems.inc"
+}
+
+namespace {
+
+using namespace mktune;
+
+struct Case {
+  int rows, n, k, ctas, threads, smem, sums;  // sums: fp32 slabs that somebody adds up; 0: the result is bf16
+  std::size_t partials_bytes, counters;
+};
+
+std::map<std::string, std::vector<u8>> buffers;
+
+template <class T>
+T* buffer(const char* name) {
+  return reinterpret_cast<T*>(buffers.at(name).data());
+}
+
+struct Pointer {  // whatever a parameter points to
+  const char* name;
+  template <class T>
+  operator T*() const {
+    return buffer<T>(name);
+  }
+};
+
+TensorMap map_of(const char* name, int element_bytes, int width, int height, i64 stride, int box_width, int box_height,
+                 bool constant) {
+  if ((height - 1) * stride + width * element_bytes > static_cast<i64>(buffers.at(name).size()))
+    machine::fail("a tensor map goes beyond its buffer");
+  return {buffers.at(name).data(), element_bytes, width, height, box_width, box_height, stride, !constant};
+}
+
+void fill(const Case& c) {
+  const int groups = c.k / 128, padded = (c.rows + 3) / 4 * 4, blocks = (c.n + 127) / 128;
+  buffers.clear();
+  const auto codes = [&](const char* name, int rows) {
+    auto& made = buffers[name];
+    made.resize(static_cast<std::size_t>(rows) * c.k);
+    for (u8& code : made) code = static_cast<u8>(static_cast<int>(machine::random_bits() % 7) - 3);
+  };
+  const auto scales = [&](const char* name, int count) {
+    auto& made = buffers[name];
+    made.resize(count * 4);
+    for (int i = 0; i < count; ++i) buffer<float>(name)[i] = 0.5f * static_cast<float>(1 << machine::random_bits() % 3);
+  };
+  codes("weights", c.n);
+  codes("codes", c.rows);
+  scales("weight_scales", blocks * groups);
+  scales("row_scales", groups * padded);
+  buffers["out"].assign(static_cast<std::size_t>(c.rows) * c.n * 2, 0xff);
+  buffers["partials"].assign(c.partials_bytes, 0xff);
+  buffers["tile_counters"].assign(c.counters * 4, 0);
+}
+
+std::vector<float> expected(const Case& c) {
+  const int groups = c.k / 128, padded = (c.rows + 3) / 4 * 4;
+  const auto *weights = buffer<signed char>("weights"), *codes = buffer<signed char>("codes");
+  const float *weight_scales = buffer<float>("weight_scales"), *row_scales = buffer<float>("row_scales");
+  std::vector<float> sums;
+  for (int row = 0; row < c.rows; ++row)
+    for (int column = 0; column < c.n; ++column) {
+      float sum = 0.0f;
+      for (int g = 0; g < groups; ++g) {
+        int product = 0;
+        for (int k = g * 128; k < (g + 1) * 128; ++k) product += weights[column * c.k + k] * codes[row * c.k + k];
+        sum += product * weight_scales[column / 128 * groups + g] * row_scales[g * padded + row];
+      }
+      sums.push_back(sum);  // exact: whole quarters far below 2^24
+    }
+  return sums;
+}
+
+void compare(const Case& c, const char* title, const std::vector<float>& right) {
+  const float* partials = buffer<float>("partials");
+  const Bf16* out = buffer<Bf16>("out");
+  for (int row = 0; row < c.rows; ++row)
+    for (int column = 0; column < c.n; ++column) {
+      const int at = row * c.n + column;
+      float sum = 0.0f;
+      for (int s = 0; s < c.sums; ++s) sum += partials[static_cast<i64>(s) * c.rows * c.n + at];
+      const bool same = c.sums ? sum == right[at] : out[at].bits == to_bf16(right[at]);
+      if (!same) {
+        std::printf("wrong: %s: row %d, column %d\n", title, row, column);
+        std::exit(1);
+      }
+    }
+  for (std::size_t i = 0; i < c.counters; ++i)
+    if (buffer<u32>("tile_counters")[i] != 0) machine::fail("a counter is not zero again");
+}
+
+// `launch` makes one thread's call of the kernel.
+void run(const char* title, const Case& c, bool triggers, int replays, const std::function<void()>& launch) {
+  machine::grid = c.ctas;
+  fill(c);
+  const std::vector<float> right = expected(c);
+  for (int replay = 0; replay < replays; ++replay) {
+    std::vector<int> order(c.ctas);
+    for (int i = 0; i < c.ctas; ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), machine::random_bits);
+    for (const int cta : order) {
+      machine::block = cta;
+      std::memset(shared, 0x55, sizeof shared);
+      machine::run_cta(c.threads, launch);
+      for (std::size_t i = c.smem; i < sizeof shared; ++i)
+        if (shared[i] != 0x55) machine::fail("a CTA writes beyond its shared memory");
+      if (machine::triggers != (triggers ? 1 : 0)) machine::fail("a CTA does not trigger as the plan says");
+    }
+    compare(c, title, right);
+  }
+  std::printf("right: %s\n", title);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  machine::random_bits.seed(static_cast<u32>(std::atoi(arguments[1])));
+#include "cases.inc"
+  return 0;
+}
