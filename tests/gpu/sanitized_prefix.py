@@ -1,9 +1,10 @@
 """One small graph of the whole prefix with the default configs, verified: what compute-sanitizer watches.
 
-    compute-sanitizer --tool memcheck --kernel-name kns=mktune python3 tests/gpu/sanitized_prefix.py MODE [--fault]
+    compute-sanitizer --tool memcheck --kernel-name kns=mktune python3 tests/gpu/sanitized_prefix.py MODE [OPTION]
 
-MODE is a built-in plan. Every row has a context of its own and some are padding. With --fault the first kernel writes
-beyond a result that is too small, and nothing is verified.
+MODE is a built-in plan. Every row has a context of its own and some are padding. With --persistent or --stream_k the
+block-FP8 GEMMs have CTAs that go through several tiles. With --fault the first kernel writes beyond a result that is
+too small, and nothing is verified.
 """
 
 from __future__ import annotations
@@ -19,16 +20,37 @@ from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure.correctness import Checked, verify
 from mktune.measure.memory import make_memory
-from mktune.plan import Plan
+from mktune.plan import OpPlan, Plan
 from mktune.shape import Shape
+from mktune.validity import check
 
 WORKLOAD = workload("glm52_attention_prefix")
 SHAPE = Shape(2, 8, 1000)
+TILES = {
+    "B0": {"block_n": 64, "stages": 6},
+    "B1": {"block_m": 8, "block_n": 64, "stages": 4},
+    "D0": {"block_n": 64, "stages": 6, "warps": 8},
+    "D1": {"block_n": 64, "stages": 3},
+}
+CTAS = {"persistent": {"B0": 66, "B1": 33, "D0": 132, "D1": 99}, "stream_k": {"B0": 132, "B1": 33, "D0": 132, "D1": 99}}
+SPLITS = {"persistent": {"B0": 3, "B1": 12, "D0": 2, "D1": 2}}
+
+
+def scheduled(schedule: str, arch: str) -> dict[str, OpPlan]:
+    configs = {}
+    for name, ctas in CTAS[schedule].items():
+        default = WORKLOAD.graph.calls[name].op.default(arch)
+        split = SPLITS.get(schedule, {}).get(name, 1)
+        config = {**dict(default.config), **TILES[name], "split_k": split, "schedule": schedule, "ctas": ctas}
+        configs[name] = OpPlan.of(default.impl, config)
+    return configs
 
 
 def graph(mode: str) -> tuple[Plan, KernelGraph]:
     device = find_device(0)
-    plan = make_plan(WORKLOAD, None, SHAPE, device.arch, mode)
+    chosen = [schedule for schedule in CTAS if f"--{schedule}" in sys.argv]
+    plan = make_plan(WORKLOAD, None, SHAPE, device.arch, mode, scheduled(chosen[0], device.arch) if chosen else None)
+    assert check(plan, device) == []
     return plan, lower(plan, WORKLOAD.subgraph(None), SHAPE, device, launches=True)
 
 

@@ -1,9 +1,10 @@
 """Every op in every class of config, at every number of rows, against the contract's fp64 reference.
 
 A class is an implementation with one value of each field that selects code: tiles, finalizer, with splits or without,
-E1's splits and query blocks. Fields that only size a ring or a team take turns, and so do waits and triggers. Every
-run poisons results, workspaces and the cache rows that are to be written, two layers share the workspaces, contexts
-are shorter than the cache, every fifth row is padding (slot −1), and a second replay must give the same bits.
+E1's splits and query blocks; CTAs that have several tiles are in test_gemm_schedules.py. Fields that only size a ring
+or a team take turns, and so do waits and triggers. Every run poisons results, workspaces and the cache rows that are
+to be written, two layers share the workspaces, contexts are shorter than the cache, every fifth row is padding (slot
+−1), and a second replay must give the same bits.
 
 The cache's capacity means something to five ops. To E1 it is the length of its rows: it meets every class. B0, B1, D1
 and D2 only get other positions and slots: one class of each finalizer meets every capacity. A0, C0 and D0 never see
@@ -81,6 +82,7 @@ def op_of(call: str) -> Op:
 def classes(call: str) -> Iterator[Case]:
     op, number = op_of(call), 0
     for impl, fields in op.choices("sm_90a").items():
+        fields = {name: values for name, values in fields.items() if name not in op.implied}
         selecting = {name: [(value,) for value in values] for name, values in fields.items() if name not in TURNING}
         if "split_k" in fields:
             selecting["split_k"] = [(1,), tuple(value for value in fields["split_k"] if value != 1)]

@@ -43,6 +43,14 @@ def test_default_configs_are_clean(tool, mode):
     assert "11 kernels verified" in done.stdout
 
 
+@pytest.mark.parametrize("schedule", ["persistent", "stream_k"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_ctas_that_have_several_tiles_are_clean(tool, schedule):
+    done = sanitized(tool, "branches+pdl", f"--{schedule}")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "11 kernels verified" in done.stdout
+
+
 def test_a_write_beyond_a_result_is_seen():
     done = sanitized("memcheck", "serial", "--fault")
     assert done.returncode == FOUND, done.stdout[-4000:] + done.stderr[-2000:]
