@@ -53,9 +53,10 @@ class TensorMapArg:
     dims      sizes in elements, innermost first
     strides   bytes between neighbours of each dimension but the innermost (len(dims) - 1 values)
     box       tile sizes in elements, innermost first
-    dtype     u8, bf16 or f32 (e4m3 travels as u8)
+    dtype     u8, bf16, f32 or i32 (e4m3 travels as u8, four packed exponents as i32)
     swizzle   0, 32, 64 or 128 bytes
     l2        L2 promotion in bytes: 0, 64, 128 or 256
+    offset    bytes behind the buffer's address at which the tensor begins
     """
 
     buffer: str
@@ -66,6 +67,7 @@ class TensorMapArg:
     swizzle: int = 128
     l2: int = 256
     constant: bool = False
+    offset: int = 0
 
 
 Arg = BufferArg | ScalarArg | TensorMapArg

@@ -69,7 +69,13 @@ class Constants:
 _H200 = Constants(
     memory_rate=4.56e6,
     l2_rate=5.5e6,
-    flops=MappingProxyType({("wgmma", 1): 1979e6, ("wgmma", 2): 989e6, ("mma_sync", 1): 613e6, ("mma_sync", 2): 613e6}),
+    flops=MappingProxyType(
+        {
+            **{(impl, size): rate for impl in ("wgmma", "deep_gemm") for size, rate in ((1, 1979e6), (2, 989e6))},
+            ("mma_sync", 1): 613e6,
+            ("mma_sync", 2): 613e6,
+        }
+    ),
 )
 
 CONSTANTS = {

@@ -12,6 +12,7 @@ from mktune.errors import InputError
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
     from mktune.graph.workload import Workload
+    from mktune.space import SearchSpace
 
 Ops: TypeAlias = tuple[str, ...] | None
 
@@ -35,6 +36,13 @@ def several(first: Backend, workers: int | None) -> list[Backend]:
     if len(found) > 1:
         render.note(f"mktune: {len(found)} × {first.device.name} measure at once")
     return found
+
+
+def note_left_out(space: SearchSpace, backend: Backend) -> None:
+    """One line for each implementation of the space that this machine, which is to run it, cannot compile."""
+    if not backend.simulated:
+        for what in space.left_out:
+            render.note(f"mktune: {what}")
 
 
 def choose_for(workload: str, ops: str | None, name: str, sim_gpu: str) -> tuple[Workload, Ops, Backend]:

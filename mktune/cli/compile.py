@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mktune import deep_gemm
 from mktune.cli import render
 from mktune.cli.backend import with_kernels
 from mktune.cli.options import (
@@ -27,9 +28,9 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.summary import count
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.launch import early_buffers
-from mktune.plan import KernelPlan
+from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from mktune.launch import CompiledKernel, KernelSpec, Launch
 
 MODES = ("serial", "branches+pdl")
+
+Impl = Annotated[
+    str | None, typer.Option("--impl", metavar="deep_gemm", help="Where an op has this implementation, compile it.")
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,9 @@ class Built:
 
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
-    app.command("compile", **example("mktune compile --arch sm_103a"))(compile_)
+    app.command("compile", **example("mktune compile --arch sm_103a", "mktune compile --impl deep_gemm --ops B0"))(
+        compile_
+    )
 
 
 def compile_(
@@ -63,11 +70,13 @@ def compile_(
     kv: OneKv = 8192,
     tokens_per_request: Tokens = None,
     scale_format: ScaleFormat = None,
+    impl: Impl = None,
     as_json: Json = False,
 ) -> None:
     """Compile the kernels of the default configs, without a GPU, and read their machine code.
 
-    One line for each kernel of the built-in plans serial and branches+pdl that is code of its own.
+    One line for each kernel of the built-in plans serial and branches+pdl that is code of its own. With --impl the ops
+    that have that implementation take it: deep_gemm as its own heuristic configures it, others as the default does.
     """
     from mktune.graph.workload import workload as find
 
@@ -75,7 +84,9 @@ def compile_(
     chosen = _compilable(known, names("--ops", ops))
     shape = Shape.from_m(m, kv, tokens_per_request)
     begin = time.monotonic()
-    built = compile_defaults(known, chosen, shape, known_arch(arch))
+    arch = known_arch(arch)
+    configs = _configs(known, chosen, shape, arch, impl) if impl else {}
+    built = compile_defaults(known, chosen, shape, arch, configs)
     seconds = time.monotonic() - begin
     left_out = [op for op in known.ops if op not in chosen]
     if as_json:
@@ -96,8 +107,36 @@ def compile_(
         render.note(f"no kernels yet: {', '.join(left_out)}")
 
 
-def compile_defaults(known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str) -> list[Built]:
-    """Every distinct kernel of the built-in plans' default configs, compiled in parallel, in issue order.
+def _configs(known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str, impl: str) -> dict[str, OpPlan]:
+    """The ops that have the implementation, with its config. Raises InputError where none has it, or cannot here."""
+    from mktune.backends.models import gpu_of
+    from mktune.ops.deep_gemm import WithDeepGemm
+
+    device = gpu_of(arch)
+    found = {}
+    for name in ops:
+        op = known.graph.calls[name].op
+        if impl not in op.choices(arch):
+            continue
+        if missing := op.missing(impl):
+            raise SetupError(f"impl {impl} cannot be compiled: {missing}")
+        if isinstance(op, WithDeepGemm) and impl == deep_gemm.IMPL:
+            config = op.heuristic(shape, device)
+        else:
+            config = OpPlan.of(impl, dict(op.default(arch).config))
+        if wrong := op.config_violations(config, shape, device):
+            raise InputError(f"{name}: {wrong[0]}")
+        found[name] = config
+    if not found:
+        raise InputError(f"no op of {known.name} has impl {impl!r} on {arch}")
+    return found
+
+
+def compile_defaults(
+    known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str, configs: Mapping[str, OpPlan] | None = None
+) -> list[Built]:
+    """Every distinct kernel of the built-in plans, compiled in parallel, in issue order; ops without one of `configs`
+    have their default one.
 
     Raises CandidateError where one does not compile, SetupError without a compiler, InputError where none computes the
     workload's scale format.
@@ -111,7 +150,7 @@ def compile_defaults(known: KnownWorkload, ops: Sequence[str], shape: Shape, arc
     device = gpu_of(arch)
     found: dict[KernelSpec, tuple[str, str, KernelPlan, Launch]] = {}
     for mode in MODES:
-        plan = make_plan(known, ops, shape, arch, mode)
+        plan = make_plan(known, ops, shape, arch, mode, configs)
         launches = dict(lower(plan, known.subgraph(ops), shape, device, launches=True).launches)
         for name in plan.order:
             found.setdefault(launches[name].kernel, (mode, name, plan.kernel[name], launches[name]))

@@ -14,11 +14,10 @@ from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
 from mktune.cli.summary import count
 from mktune.errors import InputError, MktuneError, NothingFoundError
-from mktune.graph.fused import fused_among
 from mktune.location import hide_password
-from mktune.ops.gemm_schedules import has_schedule
 
 if TYPE_CHECKING:
+    from mktune.jit.fingerprint import Sources
     from mktune.store import Merged
     from mktune.trial import Winner
 
@@ -185,20 +184,20 @@ def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]
 
 def _is_own_build(winner: Winner) -> bool:
     """Whether the plan's span is that of this package's kernels (a model's span never depends on them)."""
-    plan = winner.plan
+    from mktune.jit.fingerprint import Sources
+
     if winner.measurement.policy.simulated:
         return True
-    key = (plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))
-    return winner.fingerprint.kernels == _own_build(*key)
+    return winner.fingerprint.kernels == _own_build(Sources.of(winner.plan))
 
 
 @cache
-def _own_build(workload: str, ops: tuple[str, ...], fused: tuple[str, ...], scheduled: bool) -> str | None:
+def _own_build(sources: Sources) -> str | None:
     from mktune.jit.fingerprint import kernels_fingerprint
 
     try:
-        return kernels_fingerprint(workload, ops, fused, scheduled)
-    except MktuneError:  # a workload, an op or a kernel that this mktune does not have
+        return kernels_fingerprint(*sources)
+    except MktuneError:  # a workload, an op, a kernel or a package that is not here
         return None
 
 

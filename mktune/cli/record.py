@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose_for
+from mktune.cli.backend import choose_for, note_left_out
 from mktune.cli.options import (
     MAX_SEED,
     BackendName,
@@ -94,6 +94,7 @@ def record(
 
     known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
     space = SearchSpace.load(known, chosen, Shape.from_m(m, kv, tokens_per_request), picked.device)
+    note_left_out(space, picked)
     around = _around(space, picked, plan, store)
     path, began = Path(out), time.monotonic()
     part, jobs = _part(space, around, free, plans)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose, require_kernels, several
+from mktune.cli.backend import choose, note_left_out, require_kernels, several
 from mktune.cli.options import (
     MAX_SEED,
     BackendName,
@@ -130,6 +130,7 @@ def tune(
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
     for searched in spaces:
         require_a_plan(searched)
+    note_left_out(spaces[0], settings.backend)
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         with ExitStack() as kept:
             for used in (settings.backend, *settings.others):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import several
+from mktune.cli.backend import note_left_out, several
 from mktune.cli.options import Json, StoreUrl, Workers, example, number_of_workers
 from mktune.cli.summary import count, shape_words
 from mktune.errors import InputError
@@ -60,6 +60,7 @@ def worker(
         problem = joined.problem
         known = workload(problem.workload, problem.scale_format)
         searched = SearchSpace.load(known, problem.ops, problem.shape, first.device, file)
+        note_left_out(searched, first)
         with watching(shape_words(problem.shape), budget.trials, first.simulated) as observer:
             result = work(searched, first, opened, joined, budget, observer=observer, stop=stop, others=others)
     _report(joined, first, result, as_json)

@@ -19,7 +19,7 @@ Resolve = Callable[[str], int]
 _SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q", "f32": "<f"}
 _ALIGN = 64  # of a CUtensorMap, the strictest of all parameters
 _MAP_BYTES = 128
-_MAP_TYPES = {"u8": ("UINT8", 1), "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4)}
+_MAP_TYPES = {"u8": ("UINT8", 1), "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "i32": ("INT32", 4)}
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 
@@ -54,7 +54,7 @@ def _encode(arg: Arg, resolve: Resolve) -> bytes:
         return struct.pack("<Q", resolve(arg.buffer) + arg.offset)
     if isinstance(arg, ScalarArg):
         return struct.pack(_SCALARS[arg.ctype], arg.value)
-    return encode_tensor_map(arg, resolve(arg.buffer))
+    return encode_tensor_map(arg, resolve(arg.buffer) + arg.offset)
 
 
 def encode_tensor_map(arg: TensorMapArg, address: int) -> bytes:

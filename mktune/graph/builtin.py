@@ -6,22 +6,26 @@ branches       the workload's streams, every edge full
 branches+pdl   the workload's streams, every edge programmatic
 
 With programmatic edges each kernel waits as late as it can, weights are fetched before the wait, and each kernel but
-the sinks triggers at once. That is correct whatever the graph: every kernel executes its wait, so what a kernel
-touches after it is ordered behind all its ancestors, and before it there are only constants. Sinks trigger at exit,
-since what follows the graph may be anything.
+the sinks triggers as early as it can. That is correct whatever the graph: every kernel executes its wait, so what a
+kernel touches after it is ordered behind all its ancestors, and before it there are only constants. Sinks trigger at
+exit, since what follows the graph may be anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mktune.errors import InputError
-from mktune.graph.fused import kernel_ops, launched_as
+from mktune.graph.fused import kernel_ops, launched_as, parts_of
 from mktune.graph.kernel_edges import Edges, kernel_edges, kernel_names
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import Workload
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
+
+EARLIEST = ("start", "after_wait", "before_epilogue", "exit")
+"""Triggers, the earliest first."""
 
 MODES = ("serial", "serial+pdl", "branches", "branches+pdl")
 
@@ -55,7 +59,7 @@ def make_plan(
     branches = _branches(workload, ops_of)
     streams = {kernel: branches[kernel] if mode.startswith("branches") else 0 for kernel in order}
     pdl = mode.endswith("+pdl")
-    kernels = _early(graph, configs, streams, edges) if pdl else {k: KernelPlan(stream=streams[k]) for k in order}
+    kernels = _early(graph, configs, streams, edges) if pdl else _plain(graph, configs, streams)
     return Plan(
         workload=workload.name,
         contract=workload.contract,
@@ -87,6 +91,14 @@ def _branches(workload: Workload, ops_of: Mapping[str, tuple[str, ...]]) -> dict
     return {kernel: branch[ops[0]] for kernel, ops in ops_of.items()}
 
 
+def _plain(graph: OpGraph, configs: Mapping[str, OpPlan], streams: Mapping[str, int]) -> dict[str, KernelPlan]:
+    """Every kernel as it is launched where no edge asks for more; a fused one as its first part."""
+    plain: dict[str, KernelPlan] = {}
+    for name, call in graph.calls.items():
+        plain |= zip(call.kernel_names(configs[name]), call.default_kernels(configs[name]), strict=True)
+    return {kernel: replace(plain[parts_of(kernel)[0]], stream=stream) for kernel, stream in streams.items()}
+
+
 def _early(
     graph: OpGraph, configs: Mapping[str, OpPlan], streams: Mapping[str, int], edges: Edges
 ) -> dict[str, KernelPlan]:
@@ -94,16 +106,21 @@ def _early(
     last_on_stream = {stream: kernel for kernel, stream in streams.items()}
     followed = {source for source, _ in edges} | set(streams).difference(last_on_stream.values())
     launched, late = launched_as(streams), set[str]()
+    earliest = dict.fromkeys(streams, EARLIEST[0])
     for name, call in graph.calls.items():
         op, config = call.op, configs[name]
-        for suffix, kernel in zip(op.kernels(config), call.kernel_names(config), strict=True):
+        for suffix, part in zip(op.kernels(config), call.kernel_names(config), strict=True):
+            kernel = launched.get(part, part)
             if not _prefetches_constants(graph, name, config, suffix):
-                late.add(launched.get(kernel, kernel))
+                late.add(kernel)
+            known = op.trigger_values(config, suffix)
+            if earliest[kernel] not in known:
+                earliest[kernel] = next(each for each in EARLIEST if each in known)
     return {
         kernel: KernelPlan(
             stream,
             gdc="prologue" if kernel in late else "prefetch",
-            trigger="start" if kernel in followed else "exit",
+            trigger=earliest[kernel] if kernel in followed else "exit",
             chain="programmatic",
         )
         for kernel, stream in streams.items()
@@ -116,6 +133,9 @@ def _prefetches_constants(graph: OpGraph, name: str, config: OpPlan, suffix: str
     if "prefetch" not in op.gdc_values(config, suffix):
         return False
     index = op.kernels(config).index(suffix)
-    placed = tuple(KernelPlan(gdc="prefetch" if i == index else "entry") for i in range(len(op.kernels(config))))
+    placed = tuple(
+        KernelPlan(gdc="prefetch") if i == index else plain
+        for i, plain in enumerate(graph.calls[name].default_kernels(config))
+    )
     before = (a for a in op.facts(config, placed)[index].accesses if not a.after_wait)
     return all(not access.writes and access.buffer in op.weights for access in before)

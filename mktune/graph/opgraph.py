@@ -54,8 +54,8 @@ class Call:
         return tuple(self.name + suffix for suffix in self.op.kernels(plan))
 
     def default_kernels(self, plan: OpPlan) -> tuple[KernelPlan, ...]:
-        """The plainest placement: one stream, wait at entry, trigger at exit."""
-        return (KernelPlan(),) * len(self.op.kernels(plan))
+        """The plainest placement: one stream, wait at entry and trigger at exit where the kernels know that."""
+        return tuple(self.op.plainest(plan, suffix) for suffix in self.op.kernels(plan))
 
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
         """The op's facts with graph-wide kernel and buffer names. `kernels` in the order of `kernel_names`."""

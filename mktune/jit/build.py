@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from mktune.errors import CandidateError
 from mktune.jit import nvrtc
 from mktune.jit.cache import KernelCache
 from mktune.jit.disassembly import disassemble, nvdisasm
 from mktune.jit.sass import read_facts
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, KernelSpec
+from mktune.trial import Status
 
 _INSTANCES_PER_PROGRAM = 8  # the source is parsed and the disassembler started once for that many
 
@@ -31,7 +33,8 @@ def build(
 
     `facts` False skips the disassembler; `CompiledKernel.facts` may then be None, as it is where nvdisasm is missing.
     Safe in any number of processes at once. Raises CandidateError(compile_error) for code that does not compile,
-    InputError for an unknown architecture, SetupError without a compiler or a cache folder that can be written.
+    InputError for an unknown architecture, SetupError without a compiler, a provider's headers or a cache folder that
+    can be written.
     """
     cache = KernelCache(cache_dir)
     found: dict[KernelSpec, CompiledKernel] = {}
@@ -58,7 +61,7 @@ def _jobs(specs: Sequence[KernelSpec], arch: str) -> list[_Job]:
     jobs = []
     for spec in dict.fromkeys(specs):
         source = sources[spec.source, spec.prelude]
-        key = KernelCache.key(spec, source, arch, compiler, nvrtc.options(arch, spec.defines))
+        key = KernelCache.key(spec, source, arch, compiler, nvrtc.options(arch, spec.defines, source.is_provided))
         jobs.append(_Job(spec, source, key))
     return jobs
 
@@ -98,4 +101,14 @@ def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKerne
     if facts and nvdisasm():
         code = disassemble(program.cubin)
         kernels = [replace(kernel, facts=read_facts(kernel, code)) for kernel in kernels]
+        if first.source.is_provided:
+            _expect_mma(kernels)
     return kernels
+
+
+def _expect_mma(kernels: Sequence[CompiledKernel]) -> None:
+    """DeepGEMM's templates compile to nothing, without a word, on an architecture that they were not written for."""
+    for kernel in kernels:
+        if kernel.facts is not None and not kernel.facts.mma:
+            what = f"{kernel.spec.name_expression.partition('<')[0]} multiplies nothing when compiled for {kernel.arch}"
+            raise CandidateError(Status.COMPILE_ERROR, f"{what}: it is a template of another architecture")

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from mktune import deep_gemm
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
 from mktune.graph.fused import fused_among
 from mktune.graph.workload import workload as find
 from mktune.jit.source import source_fingerprint
 from mktune.launch import KernelSpec
+from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.gemm_schedules import SOURCE, has_schedule
 from mktune.ops.launch import fused_source
 from mktune.plan import Plan
 
 
 def kernels_fingerprint(
-    workload: str, ops: Sequence[str] | None = None, fused: Sequence[str] = (), scheduled: bool = False
+    workload: str,
+    ops: Sequence[str] | None = None,
+    fused: Sequence[str] = (),
+    scheduled: bool = False,
+    provided: Sequence[str] = (),
 ) -> str:
     """The value for `Fingerprint.kernels` of plans of `ops` (None: all): a hash over their sources and includes.
 
-    Behind it, each after a "+", that of every kernel in `fused`, and if `scheduled` that of GEMMs with a schedule, so
-    that the build of the ops stands by itself.
-    Another op's kernel may change, or be added, and stored plans of these ops stay valid.
-    Raises InputError for an unknown workload, op or fused kernel, SetupError where an op has no kernel source.
+    Behind it, each after a "+", that of every kernel in `fused`, if `scheduled` that of GEMMs with a schedule, and one
+    of all that DeepGEMM's templates need for the ops that they compute, `provided`: so that the build of the ops stands
+    by itself. Another op's kernel may change, or be added, and stored plans of these ops stay valid.
+    Raises InputError for an unknown workload, op or fused kernel, SetupError where an op has no kernel source or the
+    package with the templates is missing.
     """
     known = find(workload)
     calls = known.subgraph(ops).calls
@@ -36,9 +44,36 @@ def kernels_fingerprint(
         found.append(source_fingerprint([KernelSpec(fused_source([calls[op].op.title for op in there_are[name]]), "")]))
     if scheduled:
         found.append(source_fingerprint([KernelSpec(SOURCE, "")]))
+    sources: set[str] = set()
+    for name in provided:
+        op = calls[name].op
+        assert isinstance(op, WithDeepGemm), name
+        sources.update(op.provided.sources)
+    if sources:
+        found.append(source_fingerprint([KernelSpec(source, "") for source in sorted(sources)]))
     return "+".join(found)
 
 
-def plan_fingerprint(plan: Plan) -> str:
-    """The same of one plan. Raises what `kernels_fingerprint` does."""
-    return kernels_fingerprint(plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))
+class Sources(NamedTuple):
+    """What of a plan decides which sources it is compiled from: the arguments of `kernels_fingerprint`."""
+
+    workload: str
+    ops: tuple[str, ...]
+    fused: tuple[str, ...]
+    scheduled: bool
+    provided: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Sources:
+        provided = tuple(name for name, op in plan.ops if op.impl == deep_gemm.IMPL)
+        return cls(plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()), provided)
+
+    @property
+    def own(self) -> bool:
+        """Whether some are not those of the ops' plain kernels."""
+        return bool(self.fused or self.scheduled or self.provided)
+
+    @property
+    def packages(self) -> tuple[tuple[str, str], ...]:
+        """The value for `Fingerprint.packages`: those whose kernels the plan runs, with the versions that are used."""
+        return ((deep_gemm.PACKAGE, deep_gemm.VERSION),) if self.provided else ()

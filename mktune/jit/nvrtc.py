@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from mktune import deep_gemm
 from mktune.errors import CandidateError, InputError, SetupError
 from mktune.jit.source import Source
 from mktune.trial import Status
@@ -80,10 +81,36 @@ def _empty_cubin() -> bytes:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def options(arch: str, defines: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The flags of one translation unit."""
+_PROVIDED_OPTIONS = (
+    "--device-as-default-execution-space",
+    "--device-int128",
+    "--diag-suppress=39,161,174,177,186,940",
+    "--ptxas-options=--register-usage-level=10",
+)
+"""What DeepGEMM's templates need: its own compiler's flags, and two for CUTLASS under NVRTC."""
+
+
+def options(arch: str, defines: Sequence[tuple[str, str]], provided: bool = False) -> tuple[str, ...]:
+    """The flags of one translation unit; `provided`: one with templates of DeepGEMM in it. Folders are no part."""
     macros = tuple(f"--define-macro={name}={value}" for name, value in defines)
-    return (f"--gpu-architecture={arch}", "--std=c++20", "--ptxas-options=-v", *macros)
+    return (
+        f"--gpu-architecture={arch}",
+        "--std=c++20",
+        "--ptxas-options=-v",
+        *(_PROVIDED_OPTIONS if provided else ()),
+        *macros,
+    )
+
+
+@cache
+def _include_folders() -> tuple[str, ...]:
+    """Where CUTLASS and the CUDA headers are that DeepGEMM's templates include. Raises SetupError without them."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
+    if not all(found):
+        raise SetupError(f"the CUDA headers that DeepGEMM's templates include are missing: {_INSTALL}")
+    return tuple(f"--include-path={folder}" for folder in (deep_gemm.include_folder(), *found))
 
 
 def compile_program(source: Source, names: Sequence[str], arch: str, defines: Sequence[tuple[str, str]]) -> Program:
@@ -105,7 +132,9 @@ def compile_program(source: Source, names: Sequence[str], arch: str, defines: Se
     try:
         for name in names:
             _expect(*nvrtc.nvrtcAddNameExpression(program, name.encode()))
-        flags = [flag.encode() for flag in options(arch, defines)]
+        flags = [flag.encode() for flag in options(arch, defines, source.is_provided)]
+        if source.is_provided:
+            flags += [folder.encode() for folder in _include_folders()]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -1,4 +1,8 @@
-"""Kernel sources: the files under kernels/ that ship or are one's own, what each includes, and hashes of both."""
+"""Kernel sources: the files under kernels/ that ship or are one's own, what each includes, and hashes of both.
+
+A source that includes <deep_gemm/…> is compiled with the headers of that package. Those of its own are followed as ours
+are; what they include of CUTLASS comes in the same wheel, and its version stands for it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mktune import resources
+from mktune import deep_gemm, resources
 from mktune.errors import SetupError
 from mktune.launch import KernelSpec
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+_PROVIDED = re.compile(rf"^[ \t]*#[ \t]*include[ \t]+<({deep_gemm.MODULE}/[^>]+)>", re.MULTILINE)
+
+_STANDS_IN = {"utility": "providers/deep_gemm/utility.cuh"}
+"""Headers of the standard library that NVRTC lacks and DeepGEMM includes → the file under kernels/ in their place."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,11 @@ class Source:
         return self.files[1:]
 
     @property
+    def is_provided(self) -> bool:
+        """Whether templates of DeepGEMM are in it."""
+        return any(path == deep_gemm.PACKAGE for path, _ in self.files)
+
+    @property
     def digest(self) -> str:
         """sha256 over the paths and texts of all files."""
         return _digest(self.files)
@@ -40,7 +53,7 @@ class Source:
 def load(path: str, root: Path | None = None, prelude: str = "") -> Source:
     """The source at `path` under kernels/ with all that it includes, behind the header `prelude` where one is named.
 
-    Raises SetupError where a file is missing.
+    Raises SetupError where a file is missing, or the package whose templates it includes.
     """
     if prelude:
         text = f'#include "{prelude}"\n#include "{path}"\n'
@@ -55,8 +68,24 @@ def load(path: str, root: Path | None = None, prelude: str = "") -> Source:
             continue
         found[name] = _read(root / name if root else resources.kernel_source(name), name, by)
         pending += [(include, name) for include in _INCLUDE.findall(found[name])]
+    provided = [header for text in found.values() for header in _PROVIDED.findall(text)]
+    if provided:
+        found |= _provided(provided)
     first = found.pop(path)
     return Source(path, ((path, first), *sorted(found.items())))
+
+
+def _provided(headers: Sequence[str]) -> dict[str, str]:
+    """DeepGEMM's `headers` and those of its own that they include, what stands in for others, and its version."""
+    folder = deep_gemm.include_folder()
+    found = {name: _read(resources.kernel_source(path), path, "") for name, path in _STANDS_IN.items()}
+    pending = [(header, "") for header in headers]
+    while pending:
+        name, by = pending.pop(0)
+        if name not in found:
+            found[name] = _read(folder / name, name, by)
+            pending += [(include, name) for include in _PROVIDED.findall(found[name])]
+    return {**found, deep_gemm.PACKAGE: deep_gemm.VERSION}
 
 
 def source_fingerprint(specs: Sequence[KernelSpec] | None = None) -> str:

@@ -11,8 +11,7 @@ from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError, SetupError
-from mktune.graph.fused import fused_among
-from mktune.jit.fingerprint import kernels_fingerprint, plan_fingerprint
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
 from mktune.lowering.graph import lower
@@ -30,7 +29,6 @@ from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
 from mktune.measure.tracing import trace_of, traced
 from mktune.measure.worker import START_SECONDS, Reply, Worker, WorkerDied
-from mktune.ops.gemm_schedules import has_schedule
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.trace import Trace
@@ -242,10 +240,8 @@ class CudaBench(Bench):
         return kernels_fingerprint(self.problem.workload, ops, fused, scheduled)
 
     def _built_as(self, plan: Plan) -> Fingerprint:
-        """The fingerprint of a plan: kernels that ops share, and those with a schedule, are sources of their own."""
-        if fused_among(plan.kernel) or has_schedule(plan.op.values()):
-            return replace(self.fingerprint, kernels=plan_fingerprint(plan))
-        return self.fingerprint
+        """The fingerprint of a plan."""
+        return fingerprint_of_plan(self.fingerprint, plan)
 
     def _checked(self, plan: Plan) -> tuple[Status, str]:
         try:
@@ -412,3 +408,9 @@ def fingerprint_of(device: Device, problem: Problem) -> Fingerprint:
         kernels=kernels_fingerprint(problem.workload, problem.ops),
         mktune=__version__,
     )
+
+
+def fingerprint_of_plan(known: Fingerprint, plan: Plan) -> Fingerprint:
+    """What one plan was measured with: as any of its problem, but for sources of its own (see `Sources`)."""
+    sources = Sources.of(plan)
+    return replace(known, kernels=kernels_fingerprint(*sources), packages=sources.packages) if sources.own else known

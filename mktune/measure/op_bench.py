@@ -1,5 +1,7 @@
 """Each op alone, weights cold: its default config or a spread of the space's, beside what it could be at best.
 
+Where DeepGEMM's templates can be compiled, the config that its own host code would take is one of the rows.
+
 limit   how long reading the op's cold bytes takes when a kernel does nothing else (`stream`)
 peer    what the op's kernel of DeepGEMM or cuBLAS takes (`peer`); a GEMM only, where the op also finishes rows
 
@@ -13,6 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mktune import deep_gemm
 from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
 from mktune.device import Device
@@ -20,6 +23,8 @@ from mktune.errors import MktuneError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import Workload, workload
 from mktune.measure.cuda_bench import CudaBench
+from mktune.ops.base import Op
+from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.plan import OpPlan, Plan
 from mktune.shape import Shape
 from mktune.space import SearchSpace
@@ -78,16 +83,26 @@ def op_table(
 def plans(
     known: Workload, op: str, shape: Shape, device: Device, configs: int, seed: int
 ) -> Iterator[tuple[str, bool, Plan]]:
-    """(mode, whether it is the default config, plan) of the default config and `configs` others of the space."""
+    """(mode, whether it is the default config, plan) of the default config, of the one that DeepGEMM would run with its
+    own templates where they can be compiled, and of `configs` others of the space."""
     default = known.graph.calls[op].op.default(device.arch)
     seen: set[str] = set()
-    for config in (default, *_spread(known, op, shape, device, configs, default, seed)):
+    provided = _provided(known.graph.calls[op].op, shape, device)
+    for config in (default, *provided, *_spread(known, op, shape, device, configs, default, seed)):
         for mode in MODES:
             plan = make_plan(known, (op,), shape, device.arch, mode, {op: config})
             several = len(plan.kernels) > 1
             if (mode == MODES[0] or several) and plan.plan_id not in seen:
                 seen.add(plan.plan_id)
                 yield mode, config == default, plan
+
+
+def _provided(op: Op, shape: Shape, device: Device) -> list[OpPlan]:
+    """DeepGEMM's own choice, where the op has that implementation here."""
+    if not isinstance(op, WithDeepGemm) or deep_gemm.IMPL not in op.choices(device.arch):
+        return []
+    config = op.heuristic(shape, device)
+    return [] if op.config_violations(config, shape, device) else [config]
 
 
 def _spread(

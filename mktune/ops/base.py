@@ -114,13 +114,21 @@ class Op(ABC):
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         """Implementation → config field → its values on `arch`. Which combinations exist, `violations` says."""
 
+    def missing(self, impl: str) -> str:
+        """Why implementation `impl` cannot be compiled on this machine, in one line; empty where it can."""
+        return ""
+
     def gdc_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
-        """Where kernel `suffix` can wait."""
+        """Where kernel `suffix` can wait. The first is taken where nothing has to be waited for."""
         return GDC
 
     def trigger_values(self, plan: OpPlan, suffix: str) -> tuple[str, ...]:
-        """Where kernel `suffix` can trigger."""
+        """Where kernel `suffix` can trigger. The first is taken where nothing depends on it."""
         return TRIGGERS
+
+    def plainest(self, plan: OpPlan, suffix: str) -> KernelPlan:
+        """How kernel `suffix` is launched where no edge asks for more."""
+        return KernelPlan(gdc=self.gdc_values(plan, suffix)[0], trigger=self.trigger_values(plan, suffix)[0])
 
     @abstractmethod
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ schedule      where a CTA computes more than one tile: see gemm_schedules.py. Th
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -47,7 +47,7 @@ from mktune.shape import Shape
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STEP_BYTES", "GemmConfig", "GemmOp", "Problem"]
+__all__ = ["STEP_BYTES", "GemmConfig", "GemmOp", "Problem", "finalizer_facts"]
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 STAGES = tuple(range(2, 13))
@@ -137,7 +137,10 @@ class GemmOp(Op):
             return ("",)
         return ("p", "f") if dict(plan.config)["finalizer"] == "kernel" else ("p",)
 
-    def kind(self, plan: OpPlan) -> tuple[ConfigValue, bool, bool]:
+    def kind(self, plan: OpPlan) -> Hashable:
+        return self._kind(plan)
+
+    def _kind(self, plan: OpPlan) -> tuple[ConfigValue, bool, bool]:
         """Who finishes rows; whether there are sums of several CTAs; whether a row's tiles are counted as one.
 
         The splits of a head's tiles are counted together; a wider row is too much for the CTA that comes last.
@@ -147,10 +150,10 @@ class GemmOp(Op):
         return config.get("finalizer", ""), split, span > int(config["block_n"]) and not (split and span <= HEAD_SPAN)
 
     def facts(self, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
-        finalizer, split, spans_tiles = self.kind(plan)
+        finalizer, split, spans_tiles = self._kind(plan)
         first, *rest = kernels
         facts = _producer(type(self), finalizer, split, spans_tiles, first.gdc, first.trigger)
-        return facts, *(_finalizer(type(self), split, kernel.gdc, kernel.trigger) for kernel in rest)
+        return facts, *(finalizer_facts(type(self), split, kernel.gdc, kernel.trigger) for kernel in rest)
 
     def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
         found = field_violations(self, plan, device.arch, optional=_OPTIONAL)
@@ -310,7 +313,8 @@ def _producer(
 
 
 @cache
-def _finalizer(op: type[GemmOp], split: bool, gdc: str, trigger: str) -> KernelFacts:
+def finalizer_facts(op: type[GemmOp], split: bool, gdc: str, trigger: str) -> KernelFacts:
+    """Of the kernel that finishes rows of what a GEMM left: its partial sums, or without `split` its bf16 result."""
     accesses = reads((*op.constants, *op.places), after_wait=gdc == "entry")
     accesses += reads([_sums(split)], after_wait=True) + writes(op.outputs)
     accesses += reads([port for port in op.arguments if port not in op.places], after_wait=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.bf16 import Gate
 from mktune.ops.dimensions import HIDDEN, INDEX_HEADS
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.tolerances import GATE_RMS, QuantisedTolerance
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class HeadGate(GemmOp):
+class HeadGate(WithDeepGemm, GemmOp):
     """[M, 6144] bf16 × [32, 6144]ᵀ bf16. One column block: only split-K gives it more CTAs."""
 
     title = "head_gate"
+    provided = Gate()
     problem = Problem(n=INDEX_HEADS, k=HIDDEN, element_bytes=2)
     activations = ("h",)
     operands = ("W_g",)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors, Violation
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.block_fp8 import BlockFp8
 from mktune.ops.dimensions import (
     GROUP,
     HIDDEN,
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
 _TOO_LARGE = {"block_m": 128, "block_n": 128}
 
 
-class IndexerK(GemmOp):
+class IndexerK(WithDeepGemm, GemmOp):
     """[M, 6144] e4m3 × [128, 6144]ᵀ e4m3. One key of 128 a row, written as e4m3 and one fp32 scale."""
 
     title = "indexer_k"
+    provided = BlockFp8()
     problem = Problem(n=INDEX_DIM, k=HIDDEN, element_bytes=1, finalizer_span=INDEX_DIM)
     activations = ("h_q", "h_s")
     operands = ("W_k", "W_k_s")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.block_fp8 import BlockFp8
 from mktune.ops.dimensions import (
     GROUP,
     INDEX_AMAX,
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class IndexerQ(GemmOp):
+class IndexerQ(WithDeepGemm, GemmOp):
     """[M, 2048] e4m3 × [4096, 2048]ᵀ e4m3: 32 heads of 128. w = g · 32^-½ · 128^-½ · scale of the quantised head."""
 
     title = "indexer_q"
+    provided = BlockFp8()
     problem = Problem(n=INDEX_HEADS * INDEX_DIM, k=Q_LORA, element_bytes=1, finalizer_span=INDEX_DIM)
     activations = ("q_lora_q", "q_lora_s")
     operands = ("W_iq", "W_iq_s")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.block_fp8 import BlockFp8
 from mktune.ops.dimensions import GROUP, HEAD_DIM, HEADS, Q_LORA
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.gemm_schedules import SCHEDULES
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class MainQ(GemmOp):
+class MainQ(WithDeepGemm, GemmOp):
     """[M, 2048] e4m3 × [16384, 2048]ᵀ e4m3: 64 heads of 192 + 64."""
 
     title = "main_q"
+    provided = BlockFp8()
     problem = Problem(n=HEADS * HEAD_DIM, k=Q_LORA, element_bytes=1)
     activations = ("q_lora_q", "q_lora_s")
     operands = ("W_qb", "W_qb_s")

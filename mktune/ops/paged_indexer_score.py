@@ -19,6 +19,8 @@ from mktune.ops.checks import (
     trigger_class,
     writes,
 )
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.scores import PagedScores
 from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES, INDEX_WEIGHT_SCALE
 from mktune.ops.index_pages import unpack
 from mktune.ops.tolerances import LOGITS_PEAK, LOGITS_RMS
@@ -43,24 +45,12 @@ SCALE_BYTES = 4 * PAGE
 PAGES = ("index_k_cache", "block_table", "context_lens")
 
 
-class PagedIndexerScore(Op):
-    """One CTA scores `q_block` tokens of a request against `kv_split` cached tokens, `stages` pages in flight.
+class OwnScores(Op):
+    """Our kernel: a CTA scores `q_block` tokens of a request against `kv_split` cached ones, `stages` pages in flight.
 
     gdc = prefetch loads pages before the wait. Pages are not constants: the closure rule allows it only where the
     kernel that writes them stands behind a full edge.
     """
-
-    title = "paged_indexer_score"
-    inputs = ("qi", "w", "index_k_cache", "block_table", "context_lens")
-    outputs = ("logits",)
-    ports: ClassVar[dict[str, Port]] = {
-        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
-        "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
-        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
-        "block_table": Port("i32", ("requests", "blocks"), "block_table"),
-        "context_lens": Port("i32", ("m",), "context_lens"),
-        "logits": Port("f32", ("m", "kv256")),
-    }
 
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("mktune", {"kv_split": 256, "q_block": 4, "stages": 3})
@@ -101,6 +91,23 @@ class PagedIndexerScore(Op):
         cold = self.bytes_read(shape)
         ring = min(cold, ctas * config["stages"] * INDEX_PAGE_BYTES)
         return (KernelWork(ctas, threads(plan), _smem_bytes(config), cold, warm, ring, self.flops(shape)),)
+
+
+class PagedIndexerScore(WithDeepGemm, OwnScores):
+    """Every token of a request against all tokens before it, whose keys lie in pages."""
+
+    title = "paged_indexer_score"
+    provided = PagedScores()
+    inputs = ("qi", "w", "index_k_cache", "block_table", "context_lens")
+    outputs = ("logits",)
+    ports: ClassVar[dict[str, Port]] = {
+        "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
+        "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
+        "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
+        "block_table": Port("i32", ("requests", "blocks"), "block_table"),
+        "context_lens": Port("i32", ("m",), "context_lens"),
+        "logits": Port("f32", ("m", "kv256")),
+    }
 
     def bytes_read(self, shape: Shape) -> int:
         return self.ports["index_k_cache"].nbytes(shape)

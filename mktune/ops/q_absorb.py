@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import Port
 from mktune.ops import compare
 from mktune.ops.base import Tensors
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.bf16 import Absorb
 from mktune.ops.dimensions import HEAD_DIM, HEADS, KV_LORA, MLA_DIM, NOPE, ROPE, ROPE_THETA
 from mktune.ops.gemm import GemmOp, Problem
 from mktune.ops.numerics import rope, to_bf16
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class QAbsorb(GemmOp):
+class QAbsorb(WithDeepGemm, GemmOp):
     """64 × ([M, 192] bf16 × [192, 512] bf16). K is three slots of 64, so split_k is 1 or 3."""
 
     title = "q_absorb"
+    provided = Absorb()
     problem = Problem(n=KV_LORA, k=NOPE, element_bytes=2, batch=HEADS)
     activations = ("q",)
     operands = ("W_uk",)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from mktune.graph.tensors import PAGE, Port
 from mktune.ops import compare, compare_packed
 from mktune.ops.base import Tensors
+from mktune.ops.deep_gemm import WithDeepGemm
+from mktune.ops.deep_gemm.block_fp8 import BlockFp8
 from mktune.ops.dimensions import (
     ACTIVATION_AMAX,
     GROUP,
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class QkvA(GemmOp):
+class QkvA(WithDeepGemm, GemmOp):
     """[M, 6144] e4m3 × [2624, 6144]ᵀ e4m3. A row's norms span every column, hence every tile of the row."""
 
     title = "qkv_a"
+    provided = BlockFp8()
     problem = Problem(n=QKV_A, k=HIDDEN, element_bytes=1, finalizer_span=QKV_A)
     activations = ("h_q", "h_s")
     operands = ("W_a", "W_a_s")

@@ -129,10 +129,10 @@ OF_ROWS: tuple[tuple[str, Check], ...] = (
 OF_PLANS: tuple[tuple[str, Check], ...] = (
     ("store", _is_whole),
     ("policy", has_policy),
+    ("packages", _same("packages")),  # before "build": kernels of a package that is not here are other kernels too
     ("build", _same("kernels")),
     ("driver", _same("driver")),
     ("cuda", _same("cuda")),
-    ("packages", _same("packages")),
     ("constraints", _fits),
 )
 """As `OF_ROWS`; each may rely on those before it."""

@@ -44,7 +44,7 @@ class Plans:
         self._chosen = chosen
         self._entries: dict[Group, list[Entry]] = {}
         self._near: dict[tuple[Group, int], list[Entry]] = {}
-        self._builds: dict[tuple[str, tuple[str, ...], tuple[str, ...], bool], str] = {}
+        self._builds: dict[tuple[object, ...], str] = {}
 
     @cached_property
     def _rows(self) -> dict[Group, list[tuple[Reading, list[tuple[Any, ...]]]]]:
@@ -116,15 +116,13 @@ class Plans:
 
     def build_of(self, plan: Plan) -> str:
         """What this package compiles the plan's kernels from, as in `Fingerprint.kernels`; empty without kernels."""
-        from mktune.graph.fused import fused_among
-        from mktune.jit.fingerprint import kernels_fingerprint
-        from mktune.ops.gemm_schedules import has_schedule
+        from mktune.jit.fingerprint import Sources, kernels_fingerprint
 
-        key = (plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()))
+        key = Sources.of(plan)
         if key not in self._builds:
             try:
                 self._builds[key] = kernels_fingerprint(*key)
-            except MktuneError:  # a workload, an op or a kernel that this mktune does not have
+            except MktuneError:  # a workload, an op, a kernel or a package that is not here
                 self._builds[key] = ""
         return self._builds[key]
 

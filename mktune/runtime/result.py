@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # fmt: off
 REASONS = (
     "store", "pin", "workload", "contract", "layout", "ops", "device", "shape", "simulated",
-    "policy", "build", "driver", "cuda", "packages", "constraints",
+    "policy", "packages", "build", "driver", "cuda", "constraints",
 )
 # fmt: on
 """Why a look-up misses. Up to "policy" the key, which is exact; then what is checked and may be accepted (see

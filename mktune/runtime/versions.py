@@ -39,7 +39,8 @@ class Difference:
     here: str
 
     def __str__(self) -> str:
-        return f"{_TITLES.get(self.name, self.name)} {self.stored or 'unknown'} (here {self.here or 'unknown'})"
+        here = self.here or ("not installed" if self.field == "packages" else "unknown")
+        return f"{_TITLES.get(self.name, self.name)} {self.stored or 'unknown'} (here {here})"
 
     @property
     def distance(self) -> tuple[int, ...]:

@@ -116,7 +116,8 @@ class OpFields(Dimension):
     def read(self, plan: Plan, draft: Draft) -> Any:
         op = plan.op[self.op]
         fields: dict[str, Scalar] = {"impl": op.impl, **draft.implied.get(self.op, {}), **dict(op.config)}
-        return tuple(sorted((name, fields[name]) for name in self.group.field_names if name in fields))
+        lacks = dict(self.group.lacks).get(op.impl, frozenset())
+        return tuple(sorted((name, fields[name]) for name in self.group.field_names if name in fields.keys() - lacks))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from mktune.access import FUSED
 from mktune.device import ARCHITECTURES
 from mktune.graph.fused import fused_among, parts_of
 from mktune.graph.workload import Workload
-from mktune.plan import CHAINS, EDGE_KINDS, GDC, TRIGGERS
+from mktune.plan import CHAINS, EDGE_KINDS, GDC, TRIGGERS, OpPlan
 from mktune.space.groups import FACTS, Condition, Group, Rule
 from mktune.space.source import Node, Scalar, read
 
@@ -24,8 +24,12 @@ Branches = tuple[tuple[str, tuple[str, ...]], ...]
 @dataclass(frozen=True)
 class SpaceFile:
     """What the file says: groups by op and by kernel in walking order, rankings, branches and kinds of edges, and ops
-    that may share a launch."""
+    that may share a launch.
 
+    kernels  every kernel that some config of an op has → its op; a fused one → its ops
+    """
+
+    kernels: Mapping[str, tuple[str, ...]]
     ops: Mapping[str, tuple[Group, ...]]
     waits: Mapping[str, Group]
     triggers: Mapping[str, Group]
@@ -59,6 +63,7 @@ class _Parser:
         branches = self._branches(streams["branches"])
         kernels = parts["kernels"]
         return SpaceFile(
+            kernels=self.kernels,
             ops=self._op_groups(parts["ops"]),
             waits=self._launch_groups(kernels, "wait", {"gdc": GDC, "l2_prefetch_bytes": None}),
             triggers=self._launch_groups(kernels, "trigger", {"trigger": TRIGGERS}),
@@ -222,9 +227,15 @@ def _op_fields(workload: Workload, name: str) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _kernels(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Every kernel that some config of an op has → its op, in issue order of the default configs."""
-    return {
-        kernel: (name,)
-        for name, call in workload.graph.calls.items()
-        for kernel in call.kernel_names(call.op.default(ARCHITECTURES[0]))
-    }
+    """Every kernel that some config of an op has → its op: in issue order of the default configs, then the others."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, call in workload.graph.calls.items():
+        for plan in (call.op.default(ARCHITECTURES[0]), *_one_of_each(call.op.choices(ARCHITECTURES[0]))):
+            found |= dict.fromkeys(call.kernel_names(plan), (name,))
+    return found
+
+
+def _one_of_each(choices: Mapping[str, Mapping[str, tuple[Scalar, ...]]]) -> Iterator[OpPlan]:
+    """A plan of each implementation: which kernels it has at most, its first values say."""
+    for impl, fields in choices.items():
+        yield OpPlan.of(impl, {name: values[0] for name, values in fields.items()})

@@ -18,7 +18,7 @@ from typing import Any
 from mktune.device import Device
 from mktune.errors import SpaceError
 from mktune.graph.fused import kernel_ops, parts_of
-from mktune.graph.kernel_edges import kernel_edges, kernel_names
+from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.workload import Workload
 from mktune.plan import EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
@@ -71,6 +71,7 @@ class SearchSpace:
             "tokens_per_request": shape.tokens_per_request,
         }
         self._implied = {name: call.op.implied for name, call in self.graph.calls.items()}
+        self._plain: dict[tuple[str, OpPlan], KernelPlan] = {}
         self._kernel_edges: dict[tuple[str, ...], tuple[EdgeName, ...]] = {}
         known = workload.fused_kernels(ops, device.arch)
         self._fusion = Fusion({name: of for name, of in known.items() if of in file.fusions})
@@ -227,9 +228,8 @@ class SearchSpace:
                 yield OpFields(op, group, partial(self._accepts, groups[place + 1 :]))
 
     def _of_graph(self, file: SpaceFile) -> Iterator[Dimension]:
-        calls, arch = self.graph.calls, self.device.arch
-        kernels = kernel_names(self.graph, {name: call.op.default(arch) for name, call in calls.items()})
-        kernels += tuple(self._fusion.fusions)
+        kernels = [kernel for kernel, ops in file.kernels.items() if len(ops) == 1 and ops[0] in self.graph.calls]
+        kernels += self._fusion.fusions
         kept = [(name, tuple(kernel for kernel in branch if kernel in kernels)) for name, branch in file.branches]
         branches = tuple((name, branch) for name, branch in kept if branch)
         yield Order(file.rankings)
@@ -244,18 +244,38 @@ class SearchSpace:
             yield LaunchFields(kernel, file.triggers[kernel], Draft.lets_start_early, self._fit)
 
     def _existing(self, op: str, group: Group) -> Group:
-        """The group without what the op does not have on this architecture."""
-        choices, implied = self.graph.calls[op].op.implementations(self.device.arch), self._implied[op]
-        rules = list(group.rules)
+        """The group without what the op does not have on this architecture, or cannot compile on this machine."""
+        choices, implied = self._implementations(op), self._implied[op]
+        rules, lacks = list(group.rules), []
         fields = dict(group.fields)
         if "impl" in fields:
             rules.append(Rule((), (Condition("impl", tuple(choices)),)))
         for impl, existing in choices.items():
-            for name, values in fields.items():
-                known = (*existing.get(name, ()), *([implied[name]] if name in implied else []))
-                if name != "impl" and not set(values) <= set(known):
+            own = fields.keys() - {"impl"}
+            if absent := own - existing.keys():
+                lacks.append((impl, frozenset(absent)))
+            left_out = implied if implied.keys() <= existing.keys() else {}  # an implementation that has them all
+            for name in own & existing.keys():
+                known = (*existing[name], *([left_out[name]] if name in left_out else []))
+                if not set(fields[name]) <= set(known):
                     rules.append(Rule((Condition("impl", (impl,)),), (Condition(name, known),)))
-        return Group(group.name, group.fields, tuple(rules))
+        return Group(group.name, group.fields, tuple(rules), tuple(lacks))
+
+    def _implementations(self, name: str) -> dict[str, dict[str, tuple[Scalar, ...]]]:
+        """Those of an op that compute the scale format and can be compiled here, with their fields."""
+        op = self.graph.calls[name].op
+        return {impl: fields for impl, fields in op.implementations(self.device.arch).items() if not op.missing(impl)}
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """Implementations that the file has and this machine cannot compile: which, of which ops, and why."""
+        ops: dict[tuple[str, str], list[str]] = {}
+        for name, call in self.graph.calls.items():
+            offered = {value for group in self.file.ops[name] for value in dict(group.fields).get("impl", ())}
+            for impl in call.op.implementations(self.device.arch):
+                if impl in offered and (why := call.op.missing(impl)):
+                    ops.setdefault((impl, why), []).append(name)
+        return tuple(f"without impl {impl} of {', '.join(names)}: {why}" for (impl, why), names in ops.items())
 
     def _accepts(self, later: Sequence[Group], name: str, fields: Mapping[str, Scalar]) -> bool:
         """The op finds nothing wrong with this config at the shape, on the device, once `later` are chosen well."""
@@ -299,18 +319,31 @@ class SearchSpace:
         """Calls of whose results `kernel`, launched so, reads some before its wait; None: it cannot be launched so."""
         call = self.graph.calls[name]
         names = call.kernel_names(plan)
-        launch = tuple(_kernel_plan(dict(values)) if other == kernel else KernelPlan() for other in names)
+        plain = call.default_kernels(plan)
+        launch = tuple(
+            _kernel_plan(dict(values), other) if name == kernel else other
+            for name, other in zip(names, plain, strict=True)
+        )
         if call.op.launch_violations(plan, launch):
             return None
         accesses = call.facts(plan, launch)[names.index(kernel)].accesses
         early = {access.buffer for access in accesses if not access.after_wait}
         return frozenset(source for tensor, source in call.sources if tensor in early)
 
+    def _plainest(self, draft: Draft, kernel: str) -> KernelPlan:
+        """How the kernel is launched where nothing was asked."""
+        name, part = draft.kernels[kernel][0], parts_of(kernel)[0]
+        op = draft.op_plan(name)
+        key = part, op
+        if key not in self._plain:
+            self._plain[key] = self.graph.calls[name].op.plainest(op, part.removeprefix(name))
+        return self._plain[key]
+
     def _plan(self, draft: Draft) -> Plan:
         lowest = min(draft.priorities.values(), default=0)
         kernels = {
             kernel: replace(
-                _kernel_plan(draft.launch.get(kernel, {})),
+                _kernel_plan(draft.launch.get(kernel, {}), self._plainest(draft, kernel)),
                 stream=draft.streams[kernel],
                 priority=draft.priorities.get(kernel, lowest) - lowest,
                 chain=draft.chains.get(kernel, "full"),
@@ -335,10 +368,10 @@ def _with(values: Values, **changed: Scalar) -> Values:
     return tuple(sorted({**dict(values), **changed}.items()))
 
 
-def _kernel_plan(fields: Mapping[str, Scalar]) -> KernelPlan:
+def _kernel_plan(fields: Mapping[str, Scalar], plainest: KernelPlan) -> KernelPlan:
     return KernelPlan(
-        gdc=str(fields.get("gdc", "entry")),
-        trigger=str(fields.get("trigger", "exit")),
+        gdc=str(fields.get("gdc", plainest.gdc)),
+        trigger=str(fields.get("trigger", plainest.trigger)),
         l2_prefetch_bytes=int(fields.get("l2_prefetch_bytes", 0)),
     )
 

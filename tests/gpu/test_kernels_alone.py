@@ -59,7 +59,7 @@ class Variant:
 
 
 def _gemms(call: str) -> list[Variant]:
-    """Every tile and warp count of both implementations; the other knobs take turns."""
+    """Every tile and warp count of our two implementations; the other knobs take turns."""
     op = KNOWN.graph.calls[call].op
     turns = zip(
         itertools.cycle((*reversed(op.choices("sm_90a")["wgmma"]["split_k"]), 4)),  # odd: every finalizer meets all
@@ -69,6 +69,8 @@ def _gemms(call: str) -> list[Variant]:
     )
     found = []
     for impl, fields in op.choices("sm_90a").items():
+        if impl == "deep_gemm":
+            continue
         tiles = itertools.product(fields["block_m"], fields["block_n"], fields["warps"], fields.get("finalizer", ("",)))
         for block_m, block_n, warps, finalizer in tiles:
             split, stages, gdc, trigger = next(turns)

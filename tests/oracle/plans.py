@@ -108,7 +108,8 @@ def random_fused_plan(random: Random, ops: Sequence[str]) -> Plan:
     names = random.sample(there_are, random.randint(1, len(there_are)))
     while True:
         plan = random_plan(random, ops)
-        if not any(apart([dict(plan.op[op].config) for op in FUSIONS[name]]) for name in names):
+        fields = {op: {"impl": config.impl, **dict(config.config)} for op, config in plan.ops}
+        if not any(apart([fields[op] for op in FUSIONS[name]]) for name in names):
             return fused(plan, *names)
 
 

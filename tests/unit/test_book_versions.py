@@ -103,7 +103,7 @@ def test_a_package_that_is_not_installed_is_a_miss(deep_gemm: dict[str, str]) ->
     found = ask(PlanBook.of([_packaged("2.1.0")]))
     assert reason(found) == "packages"
     assert isinstance(found, Miss)
-    assert "deep-gemm 2.1.0 (here unknown)" in found.message
+    assert "deep-gemm 2.1.0 (here not installed)" in found.message
 
 
 def test_the_nearest_version_is_by_number_not_by_letters(deep_gemm: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from mktune.graph.fused import cycle_among, fuse_edges, fuse_facts, fused_among,
 from mktune.graph.kernel_edges import graph_facts, kernel_edges, kernel_names
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
-from mktune.jit.fingerprint import kernels_fingerprint, plan_fingerprint
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.lowering.graph import lower, lowered_id
 from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import CudaBench
@@ -290,8 +290,8 @@ def test_putting_configs_back_may_change_which_kernels_stand_beside_a_fused_one(
 
 def test_fused_kernels_are_sources_of_their_own() -> None:
     plain = kernels_fingerprint(WORKLOAD.name)
-    assert plan_fingerprint(plan_of()) == plain
-    found = [plan_fingerprint(plan_of(*names)) for names in ((KEYS,), (QUERIES,), BOTH)]
+    assert kernels_fingerprint(*Sources.of(plan_of())) == plain
+    found = [kernels_fingerprint(*Sources.of(plan_of(*names))) for names in ((KEYS,), (QUERIES,), BOTH)]
     assert [text.partition("+")[0] for text in found] == [plain] * 3
     assert set(found[2].split("+")) == set(found[0].split("+")) | set(found[1].split("+"))
     assert len(set(found)) == 3

@@ -116,7 +116,7 @@ def test_only_configs_that_go_together_are_offered() -> None:
             assert fields[0]["warps"] == fields[1]["warps"]
             assert "cluster" not in {each.get("finalizer") for each in fields}
         assert "C0.finish" not in map(question_stem, choices)  # one value is left, and one value is no choice
-    assert {dict(drawn(space, "none", seed)[1].op["C0"].config)["finalizer"] for seed in range(20)} == {
+    assert {dict(drawn(space, "none", seed)[1].op["C0"].config).get("finalizer") for seed in range(40)} - {None} == {
         "last_arriver",
         "cluster",
     }
@@ -213,12 +213,17 @@ def test_fusing_and_parting_change_nothing_that_need_not_change() -> None:
     assert {again.kernel[name].gdc for name in ("B1p", "C0", "D0", "D1p")} == {"prefetch"}
 
 
+def first_of_ours(question: Question) -> str:
+    """Kernels of other implementations are launches of their own."""
+    return next(label for label in question.options if "impl=deep_gemm" not in label)
+
+
 def test_a_staged_search_starts_from_what_can_be_fused_too() -> None:
     space = space_of()
     sampler = StagedSampler(space, 0)
     for op in space.graph.calls:
         config = space.configs_of(op)
-        sampler.know_op(op, config.walk(lambda question: next(iter(question.options)))[0], 1.0)
+        sampler.know_op(op, config.walk(first_of_ours)[0], 1.0)
     starts = [fused_among(sampler.ask()[1].kernel) for _ in range(len(MODES) + 3)]
     assert sorted(starts) == sorted([()] * len(MODES) + [FUSED[label] for label in LABELS[1:]])
 

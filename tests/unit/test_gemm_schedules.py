@@ -14,7 +14,7 @@ from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.cubin import parameters
-from mktune.jit.fingerprint import kernels_fingerprint, plan_fingerprint
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.launch import BufferArg, CompiledKernel, Launch, ScalarArg, TensorMapArg
 from mktune.measure.gate import disagreement, misplaced, undeclared
 from mktune.ops.gemm import GemmOp
@@ -250,8 +250,9 @@ def test_products_stay_under_way_together(monkeypatch, tmp_path):
 
 def test_plans_without_a_schedule_do_not_name_one():
     space = SearchSpace.load(WORKLOAD, ("A0", "B0", "D0"), SHAPE, H200)
-    assert not {"schedule", "ctas"} & {name for _, op in space.default().ops for name, _ in op.config}
-    choices = space.to_choices(space.default())
+    plan = make_plan(WORKLOAD, ("A0", "B0", "D0"), SHAPE, "sm_90a", "serial")
+    assert not {"schedule", "ctas"} & {name for _, op in plan.ops for name, _ in op.config}
+    choices = space.to_choices(plan)
     taken = {question_stem(name): label for name, label in choices.items()}
     assert taken["B0.schedule"] == taken["D0.schedule"] == "schedule=one_tile ctas=0"
 
@@ -268,7 +269,7 @@ def test_a_plan_says_which_schedule_it_has():
     assert check(plan, H200) == []
     assert Plan.from_json(plan.json) == plan
     assert '"schedule":"stream_k"' in plan.json.replace(" ", "")
-    own, _, shared = plan_fingerprint(plan).partition("+")
+    own, _, shared = kernels_fingerprint(*Sources.of(plan)).partition("+")
     assert own == kernels_fingerprint(plan.workload, plan.op_names) != shared != ""
     space = SearchSpace.load(WORKLOAD, ("A0", "B0", "D0"), SHAPE, H200)
     choices = space.to_choices(plan)

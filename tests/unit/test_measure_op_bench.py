@@ -12,6 +12,7 @@ from mktune.errors import CandidateError
 from mktune.graph.workload import workload
 from mktune.jit.build import build
 from mktune.lowering.kernel_graph import specs_of
+from mktune.measure import op_bench
 from mktune.measure.op_bench import MODES, op_table, plans
 from mktune.measure.stream import RINGS, graphs
 from mktune.shape import Shape
@@ -26,16 +27,19 @@ SHAPE = Shape.from_m(16, 8192)
 @pytest.mark.parametrize("op", PREFIX.ops)
 def test_every_plan_may_be_built_and_configs_are_different(op):
     chosen = list(plans(PREFIX, op, SHAPE, H200, 6, seed=3))
+    provided = op_bench._provided(PREFIX.graph.calls[op].op, SHAPE, H200)
     assert all(check(plan, H200) == [] for _, _, plan in chosen)
     configs = dict.fromkeys(plan.op[op] for _, _, plan in chosen)
-    assert 1 < len(configs) <= 7
+    assert 1 < len(configs) <= 7 + len(provided)
+    assert [*configs][1 : 1 + len(provided)] == provided
     assert next(iter(configs)) == PREFIX.graph.calls[op].op.default("sm_90a")
     for mode, is_default, plan in chosen:
         assert is_default == (plan.op[op] == next(iter(configs)))
         assert mode == MODES[0] or len(plan.kernels) == 2
         assert set(plan.edge.values()) <= {"full" if mode == MODES[0] else "programmatic"}
     assert chosen == list(plans(PREFIX, op, SHAPE, H200, 6, seed=3))
-    assert len(list(plans(PREFIX, op, SHAPE, H200, 0, seed=3))) == len(next(iter(chosen))[2].kernels)
+    fixed = [PREFIX.graph.calls[op].op.kernels(config) for config in [*configs][: 1 + len(provided)]]
+    assert len(list(plans(PREFIX, op, SHAPE, H200, 0, seed=3))) == sum(map(len, fixed))
 
 
 class FakeBench:
@@ -86,7 +90,13 @@ class FakeBackend:
         return FakeBench(problem.ops)
 
 
-def test_rows_are_sorted_by_time_and_failures_come_last():
+@pytest.fixture
+def nothing_provided(monkeypatch):
+    """As where DeepGEMM is not installed."""
+    monkeypatch.setattr(op_bench, "_provided", lambda op, shape, device: [])
+
+
+def test_rows_are_sorted_by_time_and_failures_come_last(nothing_provided):
     rows, missing = op_table(FakeBackend(), PREFIX.name, ("B0", "B1", "A0"), SHAPE, 0)
     assert [(row.op, row.mode, row.us) for row in rows] == [
         ("B0", "serial+pdl", 4.0), ("B0", "serial", 5.0), ("B1", "serial", 5.0), ("B1", "serial+pdl", None),
@@ -98,7 +108,7 @@ def test_rows_are_sorted_by_time_and_failures_come_last():
     assert rows[0].limit_us == PREFIX.graph.calls["B0"].op.bytes_read(SHAPE) / 4e6
 
 
-def test_the_command_prints_a_table_or_json(capsys, monkeypatch):
+def test_the_command_prints_a_table_or_json(capsys, monkeypatch, nothing_provided):
     monkeypatch.setattr("mktune.backends.cuda.CudaBackend", FakeBackend)
     out, _ = run(capsys, "bench-ops", "--m", "16", "--ops", "B0,A0")
     lines = [line.split() for line in out.splitlines()]

@@ -131,7 +131,7 @@ def test_a_space_without_an_implementation_says_so_in_one_line(arch: str) -> Non
 
 def test_an_implementation_that_computes_the_format_is_all_that_the_space_has(monkeypatch: pytest.MonkeyPatch) -> None:
     _forget()
-    served = {"wgmma": ("fp32",), "mma_sync": ("fp32", "ue8m0")}
+    served = {"wgmma": ("fp32",), "mma_sync": ("fp32", "ue8m0"), "deep_gemm": ("fp32",)}
     monkeypatch.setattr(Op, "scale_formats", lambda self, impl, arch: served.get(impl, ("fp32", "ue8m0")))
     space = SearchSpace.load(PACKED, ("D0",), SHAPE, H200)
     asked: list[str] = []

@@ -52,7 +52,7 @@ def test_every_workload_has_a_space(name: str) -> None:
         ("threads: [192, 384, 768]", "threads: [1.5]", "neither a whole number nor text"),
         ("threads: [192, 384, 768]", "threads: {a: 1}", "list that is not empty, not a mapping"),
         ("threads: [192, 384, 768]", "thread: [192]", "unknown key 'thread'; allowed: impl, threads"),
-        ("impl: [wgmma, mma_sync]", "impl: [wmma]", "'wmma' is not one of: mma_sync, wgmma"),
+        ("impl: [wgmma, mma_sync, deep_gemm]", "impl: [wmma]", "'wmma' is not one of: deep_gemm, mma_sync, wgmma"),
         ("ops: [A0]", "ops: [A1]", "'A1' is not one of: A0, B0"),
         ("only: {warps: 8}", "only: {stages: 2}", "unknown key 'stages'"),
         ("when: {impl: mma_sync, block", "when: {imp: mma_sync, block", "unknown key 'imp'"),
@@ -138,7 +138,8 @@ def test_hostile_yaml_costs_no_time_no_memory_and_runs_nothing(tmp_path: Path) -
 
 
 def test_a_field_in_no_group_or_in_two_is_refused(tmp_path: Path) -> None:
-    text, _ = changed("stages: [2, 3, 4, 5, 6]", "stages: [2]\n      kv_split: [64, 128, 256, 512, 1024]")
+    ring = "stages: [2, 3, 4, 5, 6]  # pages of 64 tokens"
+    text, _ = changed(ring, "stages: [2]\n      kv_split: [64, 128, 256, 512, 1024]")
     assert "E1: kv_split stands in an earlier group already" in refused(tmp_path, text)
     text, _ = changed("      finalizer_threads: [128, 256, 512]\n    rules:\n", "    rules:\n")
     text = text.replace("      - {when: {finalizer: last_arriver}, only: {finalizer_threads: 256}}", "      []")
@@ -148,8 +149,8 @@ def test_a_field_in_no_group_or_in_two_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_its_group_is_refused(tmp_path: Path) -> None:
-    text, _ = changed("kernels: [A0, B0f, B1f, D1f]\n    group: wait", "kernels: [A0, B0f, B1f]\n    group: wait")
-    assert "no wait group for D1f" in refused(tmp_path, text)
+    text, _ = changed("[A0, B0f, B1f, D1f, D2r, E1s]\n    group: wait", "[A0, B0f, B1f, E1s]\n    group: wait")
+    assert "no wait group for D1f, D2r" in refused(tmp_path, text)
     text, _ = changed("into: [A0, B0p, ", "into: [A0, ")
     assert "no entry for B0p" in refused(tmp_path, text)
 

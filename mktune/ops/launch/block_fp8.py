@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mktune import deep_gemm
 from mktune.graph.tensors import round_up
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
+from mktune.ops.deep_gemm.block_fp8 import finalizer_config, smem_bytes
+from mktune.ops.deep_gemm.tiles import Tiles
 from mktune.ops.dimensions import GROUP
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_schedules import ONE_TILE, SOURCE, STREAM_K, Shares
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
+from mktune.ops.launch.deep_gemm import fp8_gemm
 from mktune.ops.launch.description import instance, placement
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -32,8 +36,14 @@ class BlockFp8Kernels:
     source: str
     struct: str
 
+    def config(self, plan: OpPlan) -> GemmConfig:
+        """The config of our own kernels under `plan`: of impl deep_gemm the finalizer alone is ours."""
+        return finalizer_config(plan) if plan.impl == deep_gemm.IMPL else GemmConfig.of(plan)
+
     def producer(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
         """The GEMM alone: partial sums into `out`, or bf16 where a tile is summed by one CTA."""
+        if plan.impl == deep_gemm.IMPL:
+            return fp8_gemm(self.op(), Tiles.of(plan), kernel, shape, out)
         config = GemmConfig.of(plan)
         if config.schedule == ONE_TILE:
             return self._launch(plan, kernel, shape, "gemm_producer", (self.struct,), (BufferArg(out),))
@@ -64,7 +74,7 @@ class BlockFp8Kernels:
 
     def sums(self, plan: OpPlan) -> str:
         """The workspace that a producer hands to a finalizer kernel."""
-        config = GemmConfig.of(plan)
+        config = self.config(plan)
         return "partials" if config.split_k > 1 or config.schedule == STREAM_K else "y"
 
     def head_workspaces(self, plan: OpPlan, unused: str) -> tuple[Arg, ...]:
@@ -80,7 +90,7 @@ class BlockFp8Kernels:
         self, plan: OpPlan, kernel: KernelPlan, shape: Shape, template: str, rest: tuple[Arg, ...]
     ) -> Launch:
         """The finalizer kernel `template` over all heads of the step."""
-        config, op = GemmConfig.of(plan), self.op()
+        config, op = self.config(plan), self.op()
         args = (BufferArg(self.sums(plan)), *rest, ScalarArg(shape.m))
         sums = op.partial_sums(config, shape)
         parameters = (config.finalizer_threads, sums, *placement(kernel, prefetches=False))
@@ -90,8 +100,12 @@ class BlockFp8Kernels:
 
     def dynamic_smem(self, plan: OpPlan, suffix: str) -> int:
         """Bytes of dynamic shared memory of a CTA; a finalizer kernel (suffix "f") needs none."""
+        if suffix == "f":
+            return 0
+        if plan.impl == deep_gemm.IMPL:
+            return smem_bytes(self.op(), Tiles.of(plan))
         config = GemmConfig.of(plan)
-        return 0 if suffix == "f" else config.smem_bytes(self.op.problem.groups // config.split_k)
+        return config.smem_bytes(self.op.problem.groups // config.split_k)
 
     def _launch(
         self,

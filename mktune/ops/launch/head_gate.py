@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from mktune.deep_gemm import IMPL
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg
+from mktune.ops.deep_gemm.bf16 import Gate
+from mktune.ops.deep_gemm.tiles import Tiles
 from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.head_gate import HeadGate
 from mktune.ops.launch.bf16 import MMA, l2_steps, rows_map, smem_bytes
+from mktune.ops.launch.deep_gemm import gate
 from mktune.ops.launch.description import instance, placement
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
@@ -14,6 +18,8 @@ from mktune.shape import Shape
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """The one kernel of C0. `plan` and `kernels` passed the op's own check."""
+    if plan.impl == IMPL:
+        return (gate(HeadGate(), plan, kernels[0], shape),)
     config, problem, (kernel,) = GemmConfig.of(plan), HeadGate.problem, kernels
     clustered = config.finalizer == "cluster"
     # Without splits there are neither partial sums nor counters: not read.
@@ -35,4 +41,4 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of a CTA."""
-    return smem_bytes(plan)
+    return Gate().smem_bytes(HeadGate(), Tiles.of(plan)) if plan.impl == IMPL else smem_bytes(plan)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch
-from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.indexer_k import IndexerK
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
 from mktune.plan import KernelPlan, OpPlan
@@ -17,7 +16,7 @@ dynamic_smem = _KERNELS.dynamic_smem
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """B1p and B1f, or B1p alone: all three finalizers. `plan` and `kernels` passed the op's own check."""
-    finalizer = GemmConfig.of(plan).finalizer
+    finalizer = _KERNELS.config(plan).finalizer
     if finalizer == "cluster":
         return (_KERNELS.cluster(plan, kernels[0], shape, "indexer_k_cluster", _finish_args()),)
     if finalizer == "last_arriver":

@@ -1,12 +1,18 @@
-"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block and split of a request's pages."""
+"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block and split of a request's pages.
+
+With impl deep_gemm its kernel, behind one of ours that schedules it (kernels/standalone/paged_score_schedule.cu).
+"""
 
 from __future__ import annotations
 
+from mktune.deep_gemm import IMPL
 from mktune.device import Device
 from mktune.graph.tensors import PAGE, pages_per_request
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
+from mktune.ops.deep_gemm.scores import SCHEDULE_SOURCE, SCHEDULE_THREADS, numbers, smem_bytes
 from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
 from mktune.ops.launch.bf16 import MMA
+from mktune.ops.launch.deep_gemm import paged_scores
 from mktune.ops.launch.description import instance, placement
 from mktune.ops.paged_indexer_score import QUERY_BYTES, SCALE_BYTES, PagedIndexerScore, threads
 from mktune.plan import KernelPlan, OpPlan
@@ -18,7 +24,9 @@ _BARRIER_BYTES = 8
 
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
-    """The one kernel of E1. `plan` and `kernels` passed the op's own check."""
+    """The one kernel of E1, or two. `plan` and `kernels` passed the op's own check."""
+    if plan.impl == IMPL:
+        return _schedule(plan, kernels[0], shape), paged_scores(plan, kernels[1], shape)
     config, (kernel,) = _numbers(plan), kernels
     # Asking for pages before the wait is what gdc = prefetch means; the closure rule has judged whether it may.
     early = kernel.gdc == "prefetch"
@@ -48,9 +56,28 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
 
 def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of a CTA: `PagedIndexerScore::kBytes`."""
+    if plan.impl == IMPL:
+        return 0 if suffix else smem_bytes(plan)
     config = _numbers(plan)
     barriers = _BARRIER_BYTES * (2 * config["stages"] + 2)
     return config["stages"] * INDEX_PAGE_BYTES + SCALE_BYTES + config["q_block"] * QUERY_BYTES + barriers
+
+
+def _schedule(plan: OpPlan, kernel: KernelPlan, shape: Shape) -> Launch:
+    config = numbers(plan)
+    tokens = config["q_block"]
+    groups = shape.m // tokens
+    args: tuple[Arg, ...] = (
+        BufferArg("block_table", constant=True),
+        BufferArg("context_lens", constant=True),
+        *(BufferArg(port) for port in ("lens", "tables", "schedule")),
+        ScalarArg(groups),
+        ScalarArg(shape.tokens_per_request // tokens),
+        ScalarArg(pages_per_request(shape)),
+    )
+    parameters = (tokens, config["ctas"], *placement(kernel, prefetches=False))
+    spec = instance(SCHEDULE_SOURCE, "paged_score_schedule", parameters, args)
+    return Launch(spec, (groups + 1, 1, 1), SCHEDULE_THREADS, 0, args)
 
 
 def _rows(buffer: str, rows: int, box_rows: int, swizzle: int, constant: bool) -> TensorMapArg:

@@ -18,7 +18,7 @@ dynamic_smem = _KERNELS.dynamic_smem
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """B0p and B0f, or B0p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
-    config = GemmConfig.of(plan)
+    config = _KERNELS.config(plan)
     if config.finalizer == "last_arriver":
         rest = (*_workspaces(config), *_finish_args())
         return (_KERNELS.whole(plan, kernels[0], shape, "qkv_a_last_arriver", rest),)

@@ -1,0 +1,171 @@
+"""DeepGEMM's templates in our plans, against the fp64 reference: every op, tiles of every class, both triggers.
+
+As in test_config_matrix: poisoned results, workspaces and cache rows, contexts shorter than the cache, padding rows,
+two layers that share workspaces, a second replay with the same bits. And the layouts that mktune's copy of its
+heuristic picks are those that DeepGEMM itself picks when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from chain import H200, Kernels, compile_all  # noqa: E402
+from configured import KNOWN, Case, faults, memory  # noqa: E402
+
+from mktune import deep_gemm  # noqa: E402
+from mktune.graph.builtin import MODES, make_plan  # noqa: E402
+from mktune.lowering.graph import lower  # noqa: E402
+from mktune.measure.correctness import KnownResults, verify  # noqa: E402
+from mktune.measure.memory import make_memory  # noqa: E402
+from mktune.ops.deep_gemm import WithDeepGemm  # noqa: E402
+from mktune.plan import ConfigValue, KernelPlan, OpPlan  # noqa: E402
+from mktune.shape import Shape  # noqa: E402
+from mktune.validity import check  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(deep_gemm.missing()), reason=deep_gemm.missing())]
+
+ROWS = (1, 2, 7, 16, 17, 64, 128, 256)
+CAPACITY = 1000
+FP8 = ("B0", "B1", "D0", "D1")
+Fields = dict[str, ConfigValue]
+
+FP8_TILES: tuple[Fields, ...] = (
+    {"block_m": 16, "block_n": 16, "stages": 8},
+    {"block_m": 16, "block_n": 64, "stages": 12, "ctas": 96},
+    {"block_m": 32, "block_n": 48, "stages": 5, "multicast": "activations"},
+    {"block_m": 32, "block_n": 112, "stages": 4, "ctas": 64},
+    {"block_m": 64, "block_n": 96, "stages": 4},
+    {"block_m": 64, "block_n": 128, "stages": 3, "ctas": 32, "multicast": "activations"},
+    {"block_m": 128, "block_n": 64, "stages": 6, "multicast": "weights"},
+    {"block_m": 128, "block_n": 144, "stages": 3},
+    {"block_m": 128, "block_n": 192, "stages": 3},
+    {"block_m": 256, "block_n": 128, "stages": 2},
+)
+
+GATE_TILES: tuple[Fields, ...] = (
+    {"block_m": 16, "block_n": 32, "stages": 8},
+    {"block_m": 32, "block_n": 16, "stages": 12},  # from ten stages on the template merges them
+    {"block_m": 64, "block_n": 32, "stages": 15},
+    {"block_m": 128, "block_n": 16, "stages": 4},
+)
+ABSORB_TILES: tuple[Fields, ...] = (
+    {"block_m": 16, "block_n": 64, "stages": 4, "ctas": 64},
+    {"block_m": 32, "block_n": 128, "stages": 2},
+    {"block_m": 64, "block_n": 64, "stages": 6, "ctas": 96},
+    {"block_m": 128, "block_n": 128, "stages": 3, "ctas": 32},
+    {"block_m": 256, "block_n": 64, "stages": 3},
+)
+TILES = {**dict.fromkeys(FP8, FP8_TILES), "C0": GATE_TILES, "D2": ABSORB_TILES}
+
+SCORES: tuple[Fields, ...] = (
+    {"q_block": 1, "stages": 2, "ctas": 132},
+    {"q_block": 1, "stages": 5, "ctas": 32},
+    {"q_block": 2, "stages": 3, "ctas": 132},
+    {"q_block": 2, "stages": 4, "ctas": 96},
+)
+
+
+def op_of(call: str) -> WithDeepGemm:
+    op = KNOWN.graph.calls[call].op
+    assert isinstance(op, WithDeepGemm)
+    return op
+
+
+def cases(call: str, tiles: tuple[Fields, ...]) -> Iterator[Case]:
+    """Those tiles and DeepGEMM's own choices; triggers take turns."""
+    op = op_of(call)
+    picked = [op.heuristic(Shape.from_m(rows, CAPACITY), H200) for rows in ROWS]
+    plain = {**dict(picked[0].config), **({"multicast": "none"} if call in FP8 else {})}
+    spread = [OpPlan.of(picked[0].impl, {**plain, **tile}) for tile in tiles]
+    for number, plan in enumerate(dict.fromkeys([*picked, *spread])):
+        yield Case(call, plan, placed(op, plan, ("exit", "after_wait")[number % 2]))
+
+
+def placed(op: WithDeepGemm, plan: OpPlan, trigger: str) -> tuple[KernelPlan, ...]:
+    """Every kernel waits behind its prologue."""
+    return tuple(replace(op.plainest(plan, suffix), gdc="prologue", trigger=trigger) for suffix in op.kernels(plan))
+
+
+CASES = {call: tuple(cases(call, tiles)) for call, tiles in TILES.items()}
+SCORE_PLANS = [OpPlan.of("deep_gemm", fields) for fields in SCORES]
+CASES["E1"] = tuple(
+    Case("E1", plan, placed(op_of("E1"), plan, trigger))
+    for plan, trigger in zip(SCORE_PLANS, ("exit", "after_wait") * 2, strict=True)
+)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    graphs = [case.lowered(Shape(2, 8, CAPACITY)) for found in CASES.values() for case in found]
+    return compile_all([launch.kernel for graph in graphs for _, launch in graph.launches], workers=14)
+
+
+@pytest.mark.parametrize("call", TILES)
+def test_gemms_are_right_at_every_number_of_rows(call: str, kernels: Kernels, device: object) -> None:
+    shapes = [Shape.from_m(rows, CAPACITY) for rows in ROWS]
+    assert [line for case in CASES[call] for line in faults(case, shapes, kernels)] == []
+    memory.cache_clear()
+
+
+@pytest.mark.parametrize("kv", [64, 100, 4096, 8192])
+def test_scores_are_right_at_every_number_of_rows_and_capacity(kv: int, kernels: Kernels, device: object) -> None:
+    """Shapes whose requests have an odd number of tokens are scored token by token only."""
+    wrong = []
+    shapes = [Shape.from_m(rows, kv) for rows in ROWS]
+    shapes += [Shape(3, 5, max(kv, 70)), Shape(4, 1, kv), Shape(5, 2, kv), Shape(64, 4, kv)]
+    for shape in shapes:  # one after the other: they are large
+        fitting = [case for case in CASES["E1"] if shape.tokens_per_request % dict(case.op.config)["q_block"] == 0]
+        assert fitting
+        wrong += [line for case in fitting for line in faults(case, [shape], kernels)]
+        memory.cache_clear()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [1, 16, 100])
+def test_the_whole_prefix_runs_on_its_templates(rows: int, mode: str, device: object) -> None:
+    shape = Shape.from_m(rows, 4096)
+    ops = {name: call.op for name, call in KNOWN.graph.calls.items() if isinstance(call.op, WithDeepGemm)}
+    plan = make_plan(KNOWN, None, shape, "sm_90a", mode, {name: op.heuristic(shape, H200) for name, op in ops.items()})
+    assert check(plan, H200) == []
+    graph = lower(plan, KNOWN.subgraph(None), shape, H200, launches=True)
+    kernels = compile_all([launch.kernel for _, launch in graph.launches], workers=14)
+    copies = make_memory(KNOWN.subgraph(None), shape, 2, seed=rows, place="cuda:0", ragged=True).verification()
+    verify(plan, graph, kernels, copies, 2, KnownResults())
+
+
+_RUN = """
+import sys, torch, deep_gemm
+from deep_gemm.utils import per_block_cast_to_fp8, per_token_cast_to_fp8
+m, n, k = map(int, sys.argv[1:])
+with torch.device("cuda"):
+    codes, scales = per_token_cast_to_fp8(torch.randn(m, k).bfloat16(), use_ue8m0=False)
+    given = codes, deep_gemm.get_mn_major_tma_aligned_tensor(scales)
+    weights = per_block_cast_to_fp8(torch.randn(n, k).bfloat16(), use_ue8m0=False)
+    deep_gemm.fp8_gemm_nt(given, weights, torch.empty(m, n, dtype=torch.bfloat16))
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 17, 64, 128, 256])
+@pytest.mark.parametrize("call", FP8)
+def test_the_heuristic_picks_what_deep_gemm_picks(call: str, rows: int, device: object) -> None:
+    if subprocess.run([sys.executable, "-c", "import deep_gemm"], capture_output=True, check=False).returncode:
+        pytest.skip("deep_gemm cannot be imported here")
+    op = op_of(call)
+    size = op.problem  # type: ignore[attr-defined]
+    command = [sys.executable, "-c", _RUN, *map(str, (rows, size.n, size.k))]
+    environment = {**os.environ, "DG_PRINT_CONFIGS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    config = dict(op.heuristic(Shape.from_m(rows, CAPACITY), H200).config)
+    said = {name: re.findall(rf"\b{name}=(\d+)", done.stdout)[-1] for name in ("block_m", "block_n", "num_stages")}
+    wanted = (config["block_m"], config["block_n"], config["stages"])
+    assert said == {name: str(value) for name, value in zip(said, wanted, strict=True)}

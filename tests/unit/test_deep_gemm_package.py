@@ -1,0 +1,153 @@
+"""DeepGEMM's headers are found without importing it; where they are missing, what needs them says so in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+import stored_values
+from fake_bench import H200, SHAPE, WORKLOAD
+from stored_values import make_fingerprint, make_winner
+
+from mktune import deep_gemm
+from mktune.cli.backend import note_left_out
+from mktune.errors import SetupError
+from mktune.graph.builtin import make_plan
+from mktune.jit.build import build
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
+from mktune.launch import KernelSpec
+from mktune.measure.cuda_bench import fingerprint_of_plan
+from mktune.ops.registry import all_ops
+from mktune.plan import OpPlan
+from mktune.runtime import Hit, Miss, PlanBook, versions
+from mktune.space import Question, SearchSpace
+from mktune.validity import check
+
+installed = pytest.mark.skipif(bool(deep_gemm.missing()), reason=deep_gemm.missing())
+CONFIG = {"block_m": 16, "block_n": 32, "stages": 8, "ctas": 132, "multicast": "none"}
+PLAN = OpPlan.of("deep_gemm", {**CONFIG, "finalizer": "kernel", "finalizer_threads": 256})
+
+
+@pytest.fixture
+def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Says which version is installed; None: none is."""
+
+    def say(found: str | None) -> None:
+        def answer(name: str) -> str:
+            if found is None or name != deep_gemm.PACKAGE:
+                raise metadata.PackageNotFoundError(name)
+            return found
+
+        monkeypatch.setattr(metadata, "version", answer)
+        deep_gemm._find.cache_clear()
+
+    yield say
+    monkeypatch.undo()
+    deep_gemm._find.cache_clear()
+
+
+def test_without_the_package_the_space_lacks_its_values_and_says_so_once(version) -> None:
+    version(None)
+    space = SearchSpace.load(WORKLOAD, None, SHAPE, H200)
+    (line,) = space.left_out
+    assert line.startswith("without impl deep_gemm of B0, ")
+    assert line.endswith("sgl-deep-gemm is not installed: pip install sgl-deep-gemm==0.1.5.post1")
+    offered: list[str] = []
+
+    def pick(question: Question) -> str:
+        offered.extend(question.options)
+        return next(iter(question.options))
+
+    space.walk(pick)
+    assert any("impl=wgmma" in label for label in offered)
+    assert not [label for label in offered if "deep_gemm" in label]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_command_that_is_to_run_the_plans_says_what_it_leaves_out(
+    version, capsys: pytest.CaptureFixture[str], simulated: bool
+) -> None:
+    version(None)
+    space = SearchSpace.load(WORKLOAD, ("B0",), SHAPE, H200)
+    note_left_out(space, SimpleNamespace(simulated=simulated))  # type: ignore[arg-type]
+    line = (
+        "mktune: without impl deep_gemm of B0: sgl-deep-gemm is not installed: pip install sgl-deep-gemm==0.1.5.post1"
+    )
+    assert capsys.readouterr().err.splitlines() == ([] if simulated else [line])
+
+
+@installed
+def test_with_the_package_nothing_is_left_out() -> None:
+    assert SearchSpace.load(WORKLOAD, None, SHAPE, H200).left_out == ()
+
+
+def test_without_the_package_a_plan_that_runs_it_is_refused_in_one_line(version) -> None:
+    version(None)
+    plan = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN})
+    assert [str(one) for one in check(plan, H200)] == [
+        "package: B0: sgl-deep-gemm is not installed: pip install sgl-deep-gemm==0.1.5.post1"
+    ]
+    with pytest.raises(SetupError, match=r"impl deep_gemm cannot be compiled: sgl-deep-gemm is not installed: pip"):
+        build([KernelSpec("providers/deep_gemm/sm90_fp8_gemm.cu", "x")], "sm_90a")
+
+
+@installed
+def test_a_stored_plan_that_runs_it_is_served_only_where_it_is(version, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN})
+    general = make_fingerprint(kernels_fingerprint(WORKLOAD.name, ("A0", "B0")), stored_values.H200)
+    winner = make_winner(plan, fingerprint=fingerprint_of_plan(general, plan))
+    monkeypatch.setattr(versions, "installed", lambda name: "0.1.5.post1")
+
+    def found() -> Hit | Miss:
+        return PlanBook.of([winner]).lookup(WORKLOAD.name, SHAPE, gpu=stored_values.H200, ops=("A0", "B0"))
+
+    assert found()
+    monkeypatch.setattr(versions, "installed", lambda name: "")
+    version(None)
+    missed = found()
+    assert isinstance(missed, Miss)
+    assert missed.reason == "packages"
+    assert "sgl-deep-gemm 0.1.5.post1 (here not installed)" in missed.message
+
+
+def test_another_version_is_not_used(version) -> None:
+    version("0.1.6")
+    assert deep_gemm.missing().startswith(
+        "sgl-deep-gemm 0.1.6 is installed, and mktune knows the templates of 0.1.5.post1"
+    )
+
+
+def test_fields_of_a_config_are_looked_at_before_the_package(version) -> None:
+    version(None)
+    wrong = OpPlan.of("deep_gemm", {**dict(PLAN.config), "block_n": 24})
+    assert [one.rule for one in all_ops()["qkv_a"].config_violations(wrong, SHAPE, H200)] == ["config"]
+
+
+@installed
+def test_headers_are_found_and_compiled_without_importing_the_package() -> None:
+    code = (
+        "import sys; from mktune import deep_gemm; from mktune.jit.source import load\n"
+        "assert (deep_gemm.include_folder() / 'cutlass').is_dir()\n"
+        "assert len(load('providers/deep_gemm/sm90_fp8_gemm.cu').files) > 10\n"
+        "assert not {'deep_gemm', 'tvm_ffi', 'torch'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@installed
+def test_the_build_of_a_plan_depends_on_the_headers_where_it_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial")
+    plan = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN})
+    assert (Sources.of(own).provided, Sources.of(own).packages) == ((), ())
+    assert Sources.of(plan).provided == ("B0",)
+    assert Sources.of(plan).packages == (("sgl-deep-gemm", "0.1.5.post1"),)
+    ours = kernels_fingerprint(WORKLOAD.name, ("A0", "B0"))
+    theirs = kernels_fingerprint(WORKLOAD.name, ("A0", "B0"), provided=("B0",))
+    assert ours != theirs
+    monkeypatch.setattr(deep_gemm, "VERSION", "0.1.5.post2")
+    assert kernels_fingerprint(WORKLOAD.name, ("A0", "B0"), provided=("B0",)) != theirs
+    assert kernels_fingerprint(WORKLOAD.name, ("A0", "B0")) == ours
