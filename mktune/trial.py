@@ -148,6 +148,13 @@ def short_build(kernels: str) -> str:
     return "+".join(part[:12] for part in kernels.split("+"))
 
 
+DETERMINISTIC, BATCH_INVARIANT = "deterministic", "batch invariant"
+"""Names in `Winner.extra`: do bits repeat from run to run, and beside other requests?"""
+YES, NO = "yes", "no: "
+"""How that is answered there: why not stands behind "no: ". Any other text says why it was not asked."""
+_OF_BITS = (DETERMINISTIC, BATCH_INVARIANT)
+
+
 @dataclass(frozen=True)
 class Loss:
     """What a plan loses where one group of its choices is put back to the default (see `mktune.measure.attribution`).
@@ -193,3 +200,9 @@ class Winner:
     validated: str = ""
     extra: tuple[tuple[str, str], ...] = ()
     attribution: tuple[tuple[str, Loss], ...] = ()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether validation found nothing of the plan's bits that does not repeat; False where nobody looked."""
+        said = dict(self.extra)
+        return DETERMINISTIC in said and not any(said.get(name, "").startswith(NO) for name in _OF_BITS)

@@ -30,11 +30,10 @@ from mktune.cli.summary import between, config, full_name, shape_words, signed, 
 from mktune.cli.verdict import judge
 from mktune.errors import InputError, MktuneError
 from mktune.graph.builtin import MODES
-from mktune.measure.repeatability import BATCH_INVARIANT, DETERMINISTIC
 from mktune.measure.stats import Interval
 from mktune.plan import Plan
 from mktune.shape import Shape
-from mktune.trial import Loss, Winner
+from mktune.trial import BATCH_INVARIANT, DETERMINISTIC, Loss, Winner
 
 PUT_BACK = {
     "tiles": "implementations and tiles",

@@ -32,7 +32,7 @@ from mktune.cli.options import (
 )
 from mktune.cli.summary import count, shape_words
 from mktune.cli.tune_report import Cell, report
-from mktune.errors import NothingFoundError
+from mktune.errors import InputError, NothingFoundError
 from mktune.trial import Status
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def tune(
     check_sampler(sampler)
     budget = Budget(trials, seconds) if trials is not None or seconds is not None else Budget()
     first, *others = several(choose(backend, sim_gpu), number_of_workers(workers))
+    if deterministic and first.simulated:
+        raise InputError("--deterministic compares bits of runs on a GPU, and a model has none: leave it out")
     settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, deterministic, others)
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)

@@ -10,7 +10,7 @@ from mktune import __version__
 from mktune.backends.base import Bench, Problem, Stamps
 from mktune.backends.cuda import TRIAL_SECONDS
 from mktune.device import Device
-from mktune.errors import CandidateError, InputError, MktuneError, SetupError
+from mktune.errors import CandidateError, InputError, MktuneError, NothingFoundError, SetupError
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.jit.nvrtc import compiler
 from mktune.launch import KernelSpec
@@ -23,7 +23,6 @@ from mktune.measure.deadline import Deadlines
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
 from mktune.measure.promotion import Arm
-from mktune.measure.repeatability import NO
 from mktune.measure.screening import BRIEF, ScreeningBudget
 from mktune.measure.session import TRIES
 from mktune.measure.stream import graphs as stream_graphs
@@ -32,7 +31,7 @@ from mktune.measure.worker import START_SECONDS, Reply, Worker, WorkerDied
 from mktune.phases import Phases
 from mktune.plan import Plan
 from mktune.trace import Trace
-from mktune.trial import Fingerprint, Measurement, Outcome, Policy, Status, Winner
+from mktune.trial import NO, Fingerprint, Measurement, Outcome, Policy, Status, Winner
 
 HOST = "mktune.measure.host:CudaHost"
 ROUNDS_SECONDS = 120.0
@@ -41,6 +40,10 @@ PROCESSES = 2
 _KNOWN = 500  # plans whose kernels are remembered
 ROUNDS = 16  # two pairs of every two arms each
 TRACED_ROUNDS = 64
+
+
+class _DoesNotRepeat(CandidateError):
+    """A plan is right, but its bits do not repeat, where only one may win whose bits do."""
 
 
 class CudaBench(Bench):
@@ -154,14 +157,14 @@ class CudaBench(Bench):
     def _survives(self, plan: Plan, effort: Mapping[str, int] | None = None) -> tuple[str, dict[str, str]]:
         """How `plan` was validated, and whether its bits repeat, by what is asked (`repeatability`).
 
-        Raises CandidateError with what failed, which is bits that do not repeat where only those may win that do.
+        Raises CandidateError with what failed; where only a plan may win whose bits repeat, also with what does not.
         """
         request = {"do": "validate", "plan": plan.json, "effort": dict(effort or {})}
         reply = self._ask(request, VALIDATE_SECONDS)
         repeats = {str(name): str(said) for name, said in reply["repeats"].items()}
         for name, said in repeats.items():
             if self.deterministic and said.startswith(NO):
-                raise CandidateError(Status.WRONG_RESULT, f"not {name}: {said.removeprefix(f'{NO}: ')}")
+                raise _DoesNotRepeat(Status.WRONG_RESULT, f"not {name}: {said.removeprefix(NO)}")
         return str(reply["validated"]), repeats
 
     def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Stamps:
@@ -284,15 +287,19 @@ class CudaBench(Bench):
     def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, tuple[str, dict[str, str]], dict[str, str]]:
         """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
 
-        Raises MktuneError where every arm is refuted.
+        Raises MktuneError where every arm is refuted, as NothingFoundError where some are right but do not repeat.
         """
         refuted: dict[str, str] = {}
+        some_right = False
         for arm in ranked:
             try:
                 return arm, self._survives(arm.plan), refuted
             except CandidateError as error:
                 refuted[arm.name] = str(error)
+                some_right |= isinstance(error, _DoesNotRepeat)
         reasons = "; ".join(f"{name}: {why}" for name, why in refuted.items())
+        if some_right:
+            raise NothingFoundError(f"no plan has bits that repeat (leave --deterministic out to store one): {reasons}")
         raise MktuneError(f"no plan survived validation: {reasons}")
 
     def _measurement(self, reply: Reply) -> Measurement:

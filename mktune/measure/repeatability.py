@@ -18,15 +18,13 @@ from mktune.lowering.kernel_graph import KernelGraph
 from mktune.measure.correctness import Checked
 from mktune.measure.memory import Copies
 from mktune.plan import Plan
+from mktune.trial import BATCH_INVARIANT, DETERMINISTIC, NO, YES
 
 if TYPE_CHECKING:
     import torch
 
     Tensors = dict[str, torch.Tensor]
 
-DETERMINISTIC = "deterministic"
-BATCH_INVARIANT = "batch invariant"
-YES, NO = "yes", "no"
 ONE_REQUEST = "one request: nothing stands beside it"
 _ROWS = ("m", "m4")
 _VALUES = ("bf16", "e4m3", "f32")
@@ -47,11 +45,11 @@ def repeatability(
     plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies, replays: int, unequal: int
 ) -> Repeatability:
     """Of a plan of which `unequal` of `replays` runs gave other bits. Runs it twice more, beside other requests."""
-    stable = YES if unequal == 0 else f"{NO}: {unequal} of {replays} replays differ in bits within tolerance"
+    stable = YES if unequal == 0 else f"{NO}{unequal} of {replays} replays differ in bits within tolerance"
     if copies.memory.shape.requests == 1:
         return Repeatability(stable, ONE_REQUEST)
     changed = beside_others(plan, lowered, kernels, copies)
-    return Repeatability(stable, f"{NO}: {', '.join(changed)} of the first request" if changed else YES)
+    return Repeatability(stable, f"{NO}{', '.join(changed)} of the first request" if changed else YES)
 
 
 def beside_others(plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies) -> list[str]:

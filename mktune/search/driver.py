@@ -59,10 +59,10 @@ def tune(
     process       a number of this process: its sampler draws otherwise than those of the study's other processes
     others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
     retry_failed  run the study's failed trials again, and do not avoid what hung or faulted in others on this build
-    deterministic  the winner's bits must repeat (see `Bench`)
+    deterministic  the winner's bits must repeat (see `Bench`), and a stored winner whose bits do not gives way to it
 
-    Raises NothingFoundError where no built-in plan runs or no trial succeeded, MktuneError where a built-in plan gives
-    wrong results, SetupError and StoreError.
+    Raises NothingFoundError where no built-in plan runs, no trial succeeded or no plan's bits repeat as asked,
+    MktuneError where a built-in plan gives wrong results, SetupError and StoreError.
     """
     store.limit_trials(study, budget.trials or 0)
     loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
@@ -188,7 +188,7 @@ class _Search:
         with loop.timed("promote"), loop.stop.interruptible():
             winner = bench.promote(finalists, self.builtins)
         with loop.timed("store"):
-            self.stored = loop.store.put_winner(loop.study, winner)
+            self.stored = loop.store.put_winner(loop.study, winner, repeats=bench.deterministic)
         return winner
 
     def result(self, proposals: Proposals, winner: Winner | None) -> TuneResult:

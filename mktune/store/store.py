@@ -244,14 +244,16 @@ class Store(Closing):
         with self._database.read() as connection:
             return trials.counts(connection, study)
 
-    def put_winner(self, study: Study | None, winner: Winner) -> bool:
+    def put_winner(self, study: Study | None, winner: Winner, *, repeats: bool = False) -> bool:
         """Store a promoted plan. True: look-ups get it from now on. False: the plan that they get was measured on the
         same build and is faster, so this one is kept as history only.
+
+        repeats  a faster plan that is not known to repeat its bits gives way too (see `Winner.repeats`)
 
         Raises InputError for a winner that must not be served: not validated, not random inputs, no GPU, or NaN.
         """
         with self._database.write(alone=True) as connection:
-            return winners.put(connection, winner, study.name if study else "")
+            return winners.put(connection, winner, study.name if study else "", repeats)
 
     def merge_winners(self, winners: Sequence[Winner], own_build: Callable[[Winner], bool]) -> list[Merged]:
         """Store winners that another store has promoted, all of them or, where one may not be served, none.

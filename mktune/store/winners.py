@@ -48,16 +48,20 @@ class Filter:
         )
 
 
-def put(connection: Connection, winner: Winner, study: str) -> bool:
+def put(connection: Connection, winner: Winner, study: str, repeats: bool = False) -> bool:
     """Store a promoted plan; True where it is the one served from now on.
 
     It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
-    another plan and is no slower: a short search must not displace the result of a long one. What is not served is
-    kept as history. Raises InputError for a winner that must not be served (see `check_winner`).
+    another plan and is no slower: a short search must not displace the result of a long one. With `repeats` it must
+    also be one whose bits repeat. What is not served is kept as history. Raises InputError for a winner that must not
+    be served (see `check_winner`).
     """
     check_winner(winner)
     current = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
-    keep = current is not None and _is_better(stored_winner(current), winner)
+    keep = False
+    if current is not None:
+        known = stored_winner(current)
+        keep = _is_better(known, winner) and (known.repeats or not repeats)
     _store(connection, winner, study, keep=keep)
     return not keep
 

@@ -13,9 +13,10 @@ from mktune.graph.builtin import MODES, make_plan
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import specs_of
 from mktune.measure.memory import addresses, make_memory, results_of
-from mktune.measure.repeatability import YES, repeatability
+from mktune.measure.repeatability import repeatability
 from mktune.plan import OpPlan
 from mktune.shape import Shape
+from mktune.trial import YES
 from mktune.validity import check
 
 pytestmark = pytest.mark.gpu

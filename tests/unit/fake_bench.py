@@ -180,13 +180,23 @@ def search(
     stop: Stop | None = None,
     process: int = 0,
     retry_failed: bool = False,
+    deterministic: bool = False,
 ) -> TuneResult:
     """One search of a new (or resumed) study."""
     space = space or space_of()
     study = study_of(store, space, name=name, sampler=sampler, seed=seed, resume=resume)
     budget = Budget(trials, seconds)
     return tune(
-        space, backend, store, study, budget, observer=observer, stop=stop, process=process, retry_failed=retry_failed
+        space,
+        backend,
+        store,
+        study,
+        budget,
+        observer=observer,
+        stop=stop,
+        process=process,
+        retry_failed=retry_failed,
+        deterministic=deterministic,
     )
 
 

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from waiting import LIMIT_S
 
-from mktune.backends.sim import SimBench
+from mktune.backends.sim import SimBackend, SimBench
 from mktune.cli.progress import BarObserver
+from mktune.errors import NothingFoundError
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
 from mktune.plan import Plan
@@ -67,17 +68,20 @@ def test_table_names_winners_and_says_simulated(tmp_path: Path, capsys: pytest.C
 def test_promotion_is_told_where_bits_must_repeat(
     asked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a cell that then has no winner the others are searched all the same."""
     told = []
-    promote = SimBench.promote
 
-    def spy(bench: SimBench, *args: Any) -> Any:
-        told.append(bench.deterministic)
-        return promote(bench, *args)
+    def none_found(*args: Any, deterministic: bool, **how: Any) -> Any:
+        told.append(deterministic)
+        raise NothingFoundError("no plan has bits that repeat")
 
-    monkeypatch.setattr(SimBench, "promote", spy)
+    monkeypatch.setattr(SimBackend, "simulated", False)
+    monkeypatch.setattr("mktune.search.tune", none_found)
     more = ["--deterministic"] if asked else []
-    run(capsys, *SIM, "--m", "16", "--kv", "8192", "--trials", "5", "--store", str(tmp_path / "x.db"), *more)
-    assert told == [asked]
+    where = ["--m", "16", "--kv", "4096,8192", "--store", str(tmp_path / "x.db")]
+    _, err = run(capsys, *SIM, *where, *more, code=5)
+    assert told == [asked, asked]
+    assert err.count("no plan has bits that repeat") == 2
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,7 @@ def test_promotion_is_told_where_bits_must_repeat(
         ([*SIM, "--m", "16", "--kv", "8192", "--trials", "0"], "--trials"),
         ([*SIM, "--m", "16", "--kv", "8192", "--seconds", "nan"], "seconds"),
         ([*SIM, "--m", "16", "--kv", "8192", "--space", "/nowhere/x.yaml"], "/nowhere/x.yaml"),
+        ([*SIM, "--m", "16", "--kv", "8192", "--deterministic"], "a model has none"),
         ([*SIM, "--m", "16"], "--kv"),
     ],
     ids=lambda value: " ".join(value[-4:]) if isinstance(value, list) else "",

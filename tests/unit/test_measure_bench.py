@@ -250,6 +250,16 @@ def test_a_winner_says_whether_its_bits_repeat_and_where_that_is_asked_for_only_
     assert "not batch invariant" in dict(bench.promote([fast], BUILTINS).extra)[f"refuted {fast.short_id}"]
 
 
+def test_where_bits_must_repeat_and_no_plans_do_nothing_was_found_and_that_is_said(bench):
+    bench.deterministic = True
+    bench._worker.repeats = {plan.plan_id: {"deterministic": "no: 2 of 540 replays"} for plan in BUILTINS.values()}
+    bench._worker.faults["validate", BUILTINS["serial"].plan_id] = CandidateError("wrong_result", "stale")
+    with pytest.raises(
+        NothingFoundError, match=r"no plan has bits that repeat .*--deterministic.*not deterministic: 2"
+    ):
+        bench.promote([], BUILTINS)
+
+
 def test_when_nothing_survives_validation_nothing_is_stored(bench):
     for plan in BUILTINS.values():
         bench._worker.faults["validate", plan.plan_id] = CandidateError("wrong_result", "stale")

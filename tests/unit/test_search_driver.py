@@ -101,6 +101,18 @@ def test_the_fastest_plans_are_promoted_and_the_winner_is_stored(store: Store) -
     assert result.best.plan == fastest[0].plan
 
 
+def test_a_stored_plan_whose_bits_do_not_repeat_gives_way_where_they_must(store: Store) -> None:
+    """Though it is faster: nothing says of it that they do."""
+    fast = search(store, FakeBackend(), 30).winner
+    assert fast is not None
+    others = FakeBackend(lambda plan: failed() if plan == fast.plan else ok(spans(plan)))
+    for asked in (False, True):
+        found = search(store, others, 30, name=f"again {asked}", deterministic=asked)
+        assert found.winner is not None
+        assert (found.stored, others.bench.deterministic) == (asked, asked)
+        assert [winner.plan for winner in store.winners()] == [found.winner.plan if asked else fast.plan]
+
+
 def test_an_incumbent_is_given_to_candidates_and_never_to_built_in_plans(store: Store) -> None:
     backend = FakeBackend()
     result = search(store, backend, 8)

@@ -73,6 +73,27 @@ def test_a_slower_plan_of_the_same_build_is_history_at_once(tmp_path: Path) -> N
         assert store.winners(history=True) == [fast, slow]
 
 
+@pytest.mark.parametrize(
+    ("found", "stays"),
+    [
+        ((("deterministic", "yes"), ("batch invariant", "yes")), True),
+        ((("deterministic", "yes"), ("batch invariant", "one request: nothing stands beside it")), True),
+        ((("deterministic", "yes"), ("batch invariant", "no: h_s of the first request")), False),
+        ((("deterministic", "no: 2 of 540 replays"), ("batch invariant", "yes")), False),
+        ((("clocks", "timer step 32 ns"),), False),
+    ],
+)
+def test_where_bits_must_repeat_a_faster_plan_stays_only_if_its_bits_do(
+    tmp_path: Path, found: tuple[tuple[str, str], ...], stays: bool
+) -> None:
+    fast, slow = make_winner(extra=found), make_winner(make_plan(stages=9), 11.0)
+    with Store.open(tmp_path / "x.db") as store:
+        store.put_winner(None, fast)
+        assert not store.put_winner(None, slow)
+        assert store.put_winner(None, slow, repeats=True) != stays
+        assert [winner.plan for winner in store.winners()] == [fast.plan if stays else slow.plan]
+
+
 def test_another_build_or_a_new_measurement_of_the_plan_replaces_though_slower(tmp_path: Path) -> None:
     fast = make_winner(make_plan(stages=3), 10.0)
     rebuilt = make_winner(make_plan(stages=2), 11.0, kernels="1" * 64)
