@@ -88,12 +88,16 @@ def _builtin_jobs(space: SubSpace) -> list[Job]:
     return [Job("", runs_as(plan, space.graph)[:KEY_DIGITS], "", plan) for plan in plans]
 
 
+def _check_new(path: Path) -> None:
+    if path.exists():
+        raise InputError(f"{path} exists: recordings are never changed")
+
+
 class Recorder:
     """One recording into `path`. Raises InputError where there is one already, or a part of another."""
 
     def __init__(self, path: Path, space: SubSpace, backend: Backend, seed: int = 0, traces: bool = False) -> None:
-        if path.exists():
-            raise InputError(f"{path} exists: recordings are never changed")
+        _check_new(path)
         self._path, self._part = path, path.with_name(path.name + ".part")
         self._space, self._backend, self._traces = space, backend, traces
         self._problem = Problem.of(space.workload, tuple(space.graph.calls), space.shape, seed)
@@ -106,6 +110,9 @@ class Recorder:
         """
         try:
             with held(self._part, wait=False):
+                if self._path.exists():  # another process has ended it since this one was asked for
+                    self._part.unlink()
+                _check_new(self._path)
                 return self._record(jobs, report, stop)
         except HeldElsewhere:
             raise InputError(f"another process records into {self._path}") from None
@@ -168,10 +175,7 @@ class Recorder:
         return Header(self._problem, device, bench.policy, bench.fingerprint, space.base, space.free, policies)
 
     def _resume(self, header: Header) -> dict[tuple[str, str], Row]:
-        """The rows of a recording that was interrupted; its last line may be torn."""
-        if not self._part.exists():
-            self._part.write_text(encode_header(header), encoding="utf-8")
-            return {}
+        """The rows of a recording that was interrupted, whose last line may be torn; none of a new one, still empty."""
         text = self._part.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         self._part.write_text(whole or encode_header(header), encoding="utf-8")

@@ -136,6 +136,17 @@ def test_a_second_process_cannot_record_into_the_same_file(tmp_path: Path) -> No
     assert len(recorded(path)) > 6
 
 
+def test_what_another_process_has_recorded_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    late = Recorder(path, small(), SIM)
+    recorded(path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="exists"):
+        late.record([], lambda number, of, row: None, Stop())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_samples_are_kept_as_medians_of_blocks_in_order() -> None:
     samples = tuple(30.0 + (number // 12) * 0.1 for number in range(96))
     kept = block_medians(samples)
