@@ -30,7 +30,8 @@ class Workload:
     title         one line for people
     growth        every op, in the order in which the workload is built up; empty: call order
     others        the same workload under other scale formats, for which the file's own is asked: `under`
-    fusions       ops whose first kernels may be one launch, each in the order of its CTAs
+    fusions       ops whose first kernels, which have one name under every config, may be one launch, each in the order
+                  of its CTAs
     """
 
     name: str

@@ -23,10 +23,15 @@ def unknown_fusions(fused: Sequence[str], judged: JudgedGraph) -> list[Violation
 
 def unfusable(plan: Plan, fused: tuple[str, ...], judged: JudgedGraph, facts: Sequence[KernelFacts]) -> list[Violation]:
     """Known fusions that this plan must not have. `facts` are those of the parts, which are right by themselves."""
-    found = [violation for name in fused for violation in _of_configs(plan, name, judged)]
     kernels = {kernel.name: kernel for kernel in facts}
+    found: list[Violation] = []
     for name in fused:
-        found += _of_parts(name, tuple([kernels[part] for part in parts_of(name)]), judged)
+        parts = parts_of(name)
+        if absent := [part for part in parts if part not in kernels]:
+            found.append(Violation(RULE, name, f"its configs make no {', '.join(absent)}"))
+            continue
+        found += _of_configs(plan, name, judged)
+        found += _of_parts(name, tuple([kernels[part] for part in parts]), judged)
     return found or list(_of_edges(plan, tuple(kernels), fused, judged))
 
 

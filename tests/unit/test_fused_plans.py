@@ -203,6 +203,17 @@ def test_parts_that_would_race_within_their_launch_are_refused() -> None:
     assert str(found) == "fusion: D0+D2: D2 uses q, which D0 writes: they must be two launches"
 
 
+def test_a_part_that_the_configs_do_not_make_is_refused() -> None:
+    """Ops whose kernels go by other names under another config: a file may declare them, and a plan name them."""
+    judged = declaring({"B1f+C0": ("B1", "C0")})
+    plan = plan_of(B1=MEMORY)
+    facts = graph_facts(GRAPH, plan.op, plan.kernel)
+    plan = replace(plan, kernels=(*plan.kernels, ("B1f+C0", KernelPlan())))
+    assert [str(found) for found in unfusable(plan, ("B1f+C0",), judged, facts)] == [
+        "fusion: B1f+C0: its configs make no B1f"
+    ]
+
+
 def test_a_cycle_is_found_behind_any_tails() -> None:
     assert cycle_among([("a", "b"), ("b", "c"), ("a", "c")]) == ()
     found = cycle_among([("r", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "t")])
@@ -247,7 +258,7 @@ def test_a_fused_plan_is_judged_by_the_closure_rule_like_any_other() -> None:
 def test_loading_a_fused_plan_checks_its_configs() -> None:
     check_plan(placed(FUSED, QUERIES, l2_prefetch_bytes=65536), GRAPH, SHAPE, H200)
     wrong = replace(FUSED, ops=tuple({**FUSED.op, "D1": OpPlan.of("wgmma", {})}.items()))
-    with pytest.raises((PlanError, KeyError)):
+    with pytest.raises(PlanError, match="D1: block_m is missing"):
         check_plan(wrong, GRAPH, SHAPE, H200)
 
 

@@ -46,11 +46,11 @@ def fused_launch(titles: Sequence[str], plans: Sequence[OpPlan], parts: Sequence
 
     Raises SetupError for ops that have no such kernel, InputError for configs that cannot share a launch.
     """
-    found = _module("_".join(titles))
-    if found is None:
-        title = "_".join(titles)
-        raise SetupError(f"{' and '.join(titles)} have no kernel in common: there is no ops/launch/{title}.py")
-    made: Launch = found.fused(plans, parts, kernel)
+    title = "_".join(titles)
+    fused = getattr(_module(title), "fused", None)
+    if fused is None:
+        raise SetupError(f"{' and '.join(titles)} have no kernel in common: no ops/launch/{title}.py has `fused`")
+    made: Launch = fused(plans, parts, kernel)
     return made
 
 
