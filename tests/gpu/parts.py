@@ -39,8 +39,8 @@ def processes(gpus: int, memory: int, alone: bool) -> int:
 
 
 def is_alone(expression: str) -> bool:
-    """Whether `-m expression` chooses tests that run alone."""
-    return bool(re.search(rf"(?<!not )\b{ALONE}\b", expression))
+    """Whether `-m expression` may choose tests that run alone: unless it says that it does not."""
+    return not re.search(rf"\bnot {ALONE}\b", expression)
 
 
 def summary(stats: dict[str, list[Any]], seconds: float) -> str:

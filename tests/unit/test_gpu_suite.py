@@ -55,12 +55,8 @@ def test_as_many_processes_as_fit_in_the_memory_of_the_gpus_and_one_each_for_wha
     assert parts.processes(1, 16 * GIB, alone=False) == 1
     assert parts.processes(1, 0, alone=False) == 1  # not known
     assert [parts.processes(gpus, 141 * GIB, alone=True) for gpus in (1, 4)] == [1, 4]
-    assert [parts.is_alone(text) for text in ("gpu and gpu_alone", "gpu and not gpu_alone", "gpu", "")] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    chosen = {"gpu and gpu_alone": True, "gpu and not gpu_alone": False, "gpu": True, "": True}  # these two: both kinds
+    assert {text: parts.is_alone(text) for text in chosen} == chosen
 
 
 def test_a_summary_is_one_line_of_what_there_was() -> None:
@@ -158,9 +154,9 @@ def test_auto_is_as_many_as_fit(pytester: pytest.Pytester, monkeypatch: pytest.M
     )
     (pytester.path / "pynvml.py").write_text(nvml)
     monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
-    done = pytester.runpytest_subprocess("-n", "auto", folder)
-    done.stdout.fnmatch_lines(["*6 workers*"])
     (pytester.path / "pytest.ini").write_text("[pytest]\nmarkers = gpu_alone: x\n")
+    done = pytester.runpytest_subprocess("-n", "auto", "-m", "not gpu_alone", folder)
+    done.stdout.fnmatch_lines(["*6 workers*"])
     done = pytester.runpytest_subprocess("-n", "auto", "-m", "gpu_alone", folder)
     done.stdout.fnmatch_lines(["*3 workers*"])
 
