@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 from stored_values import make_plan, make_winner
+from waiting import LIMIT_S
 
 from mktune.locked_file import held
 from mktune.store import Store, read_bundle, write_bundle
@@ -40,7 +41,7 @@ def test_processes_with_stores_of_their_own_write_one_file_and_no_plan_is_lost(t
     with held(tmp_path, wait=True):  # that folder is not the file's: nobody waits for this
         exports = [export(store, out) for store in stores]
         for each in exports:
-            _, err = each.communicate(timeout=120)
+            _, err = each.communicate(timeout=LIMIT_S)
             assert each.returncode == 0, err
     assert {winner.plan.shape.m for winner in read_bundle(out)} == set(rows)
     assert [path.name for path in out.parent.iterdir()] == ["plans.json"]
@@ -61,7 +62,7 @@ def test_a_process_that_is_killed_while_it_writes_holds_nobody_up(tmp_path: Path
     assert done.returncode == -9
     assert read_bundle(out) == [at(16)]
     other = export(store_of(tmp_path / "x.db", at(32)), out)
-    _, err = other.communicate(timeout=60)
+    _, err = other.communicate(timeout=LIMIT_S)
     assert other.returncode == 0, err
     assert [winner.plan.shape.m for winner in read_bundle(out)] == [16, 32]
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from mktune.locked_file import HeldElsewhere, held
 
@@ -54,7 +55,7 @@ def test_who_waits_gets_it_when_it_is_free(place: Path) -> None:
         other = threading.Thread(target=wait)
         other.start()
         assert not entered.wait(0.2)
-    other.join(30)
+    other.join(LIMIT_S)
     assert entered.is_set()
 
 
@@ -72,5 +73,5 @@ def test_a_file_that_was_replaced_meanwhile_is_locked_anew(tmp_path: Path) -> No
         other.start()
         (tmp_path / "new").write_text("new")
         (tmp_path / "new").rename(path)
-    other.join(30)
+    other.join(LIMIT_S)
     assert entered == ["new"]

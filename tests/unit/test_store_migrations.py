@@ -194,7 +194,7 @@ for number in range({count}):
     if child == 0:
         try:
             time.sleep(max(0.0, begins - time.monotonic()))
-            with Store.open({path!r}, timeout_s=60.0) as store:
+            with Store.open({path!r}, timeout_s=240.0) as store:
                 study = make_study(store, f"s{{number}}")
                 store.add_trial(study, make_trial(0))
             os._exit(0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from stored_values import WORKLOAD, make_plan, make_study, make_trial, make_winner
 from test_store_migrations import open_at_once
+from waiting import LIMIT_S
 
 from mktune.errors import InputError, StoreError
 from mktune.runtime import PlanBook
@@ -59,7 +60,7 @@ def test_of_winners_that_are_stored_at_once_for_one_key_the_fastest_is_served(po
     def put(winner: Winner) -> None:
         try:
             with Store.open(postgres) as own:
-                together.wait(60)
+                together.wait(LIMIT_S)
                 if import_:
                     own.merge_winners([winner], lambda each: True)
                 else:
@@ -76,6 +77,26 @@ def test_of_winners_that_are_stored_at_once_for_one_key_the_fastest_is_served(po
     with Store.open(postgres, write=False) as store:
         assert store.winners() == [found[0]]
         assert len(store.winners(history=True)) == len(found)
+
+
+@pytest.mark.parametrize("scale_format", ["fp32", "ue8m0"])
+def test_a_server_of_before_is_upgraded_with_the_format_of_its_plans(postgres: str, scale_format: str) -> None:
+    """As schema 0003 left it; winners had a scale format before studies did."""
+    plan = replace(make_plan(), scale_format=scale_format)
+    with Store.open(postgres) as store:
+        study, empty = make_study(store), make_study(store, "without a trial")
+        store.add_trial(study, make_trial(0, plan))
+        store.put_winner(None, make_winner(plan))
+        with store._database.write() as connection:
+            connection.exec_driver_sql("ALTER TABLE mktune_studies DROP COLUMN scale_format")
+            connection.exec_driver_sql("UPDATE mktune_alembic_version SET version_num = '0003'")
+    with pytest.raises(StoreError, match="has schema 0003"):
+        Store.open(postgres, write=False)
+    with Store.open(postgres) as store:
+        assert store.find_study(study.name).problem.scale_format == scale_format
+        assert store.find_study(empty.name).problem.scale_format == "fp32"
+        assert [winner.plan for winner in store.winners(scale_format=scale_format)] == [plan]
+        assert make_study(store, resume=True, scale_format=scale_format).id == study.id
 
 
 def test_imported_winners_are_one_transaction(postgres: str) -> None:
