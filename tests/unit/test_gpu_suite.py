@@ -116,9 +116,9 @@ def suite_of(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, gpus: s
     return folder
 
 
-@pytest.mark.parametrize("gpus", ["0,1", "GPU-x"])
+@pytest.mark.parametrize(("gpus", "how"), [("0,1", ()), ("GPU-x", ("--dist", "loadgroup"))])
 def test_files_and_groups_stay_in_one_process_with_one_gpu(
-    gpus: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    gpus: str, how: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """xdist itself, over tests that need no GPU."""
     folder, log = suite_of(pytester, monkeypatch, gpus), pytester.path / "log"
@@ -126,7 +126,7 @@ def test_files_and_groups_stay_in_one_process_with_one_gpu(
         ids = ", ".join(f"pytest.param(0, id='{number}{group}')" for number in range(6))
         (folder / f"test_{name}.py").write_text(_TESTS.format(ids=ids, log=str(log), name=name))
     monkeypatch.setenv("MKTUNE_TEST_SUMMARY", str(pytester.path / "said"))
-    done = pytester.runpytest_subprocess("-n", "2", folder)
+    done = pytester.runpytest_subprocess("-n", "2", *how, folder)
     done.assert_outcomes(passed=30)
     assert re.fullmatch(r"30 passed in [0-9]+ s\n", (pytester.path / "said").read_text())
     ran = [line.split() for line in log.read_text().splitlines()]
