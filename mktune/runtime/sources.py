@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mktune.errors import InputError, MktuneError
-from mktune.location import StoreLocation
+from mktune.location import OLDEST, StoreLocation
 from mktune.runtime.entries import Entry, Reading, Source, row_of
 from mktune.runtime.log import warn
 
@@ -89,7 +89,7 @@ def _read_server(location: StoreLocation) -> Reading:
     try:
         from mktune.store import Store
 
-        with Store.open(location.url, write=False, timeout_s=2.0) as store:
+        with Store.open(location.url, write=False, timeout_s=2.0, oldest=OLDEST) as store:
             rows = [row_of(winner) for winner in store.winners()]
     except (MktuneError, ImportError) as error:
         return _fault(f"{error}; its plans are not used", "store", str(location))

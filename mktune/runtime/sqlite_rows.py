@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mktune.location import SCHEMA, VERSION_TABLE
+from mktune.location import OLDEST, SCHEMA, VERSION_TABLE
 from mktune.runtime.entries import Row
 
-_OLDEST = "0001"  # since then the columns of a plan are what they are
 _LOCK_TIMEOUT_S = 0.2
 _KEY = ", ".join(Row._fields[:-1])
 # NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
@@ -105,6 +104,6 @@ def _check_schema(connection: sqlite3.Connection) -> None:
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
     if row is None:
         raise WrongSchemaError("is an SQLite database, but not a store of mktune")
-    if not isinstance(row[0], str) or not _OLDEST <= row[0] <= SCHEMA:
+    if not isinstance(row[0], str) or not OLDEST <= row[0] <= SCHEMA:
         which = "a newer" if str(row[0]) > SCHEMA else "an older"
         raise WrongSchemaError(f"was made by {which} mktune (schema {row[0]}; this one reads {SCHEMA})")

@@ -29,9 +29,9 @@ def upgrade(database: Database) -> None:
             _run(connection)
 
 
-def check(database: Database) -> None:
-    """Raise StoreError unless the tables are of this version (for stores opened for reading), NothingFoundError where
-    there are none: another process is just making them, or died before it did."""
+def check(database: Database, oldest: str = SCHEMA) -> None:
+    """Raise StoreError unless the tables are of this version, or of one since `oldest` (for stores opened for reading),
+    NothingFoundError where there are none: another process is just making them, or died before it did."""
     with database.read() as connection:
         found = schema_of(connection)
         empty = found is None and not inspect(connection).get_table_names()
@@ -41,6 +41,7 @@ def check(database: Database) -> None:
         raise StoreError(f"{database.location} is a database, but not a store of mktune: give another --store")
     if found != SCHEMA:
         _check_older(database, found)
+    if found < oldest:
         raise StoreError(
             f"the store {database.location} has schema {found}; any `mktune tune` with it upgrades it to {SCHEMA}"
         )

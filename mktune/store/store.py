@@ -9,7 +9,7 @@ from contextlib import suppress
 from mktune.closing import Closing
 from mktune.device import Device
 from mktune.errors import InputError, MktuneError
-from mktune.location import StoreLocation
+from mktune.location import SCHEMA, StoreLocation
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.store import activity, damage, leaderboard, leases, migrate, studies, trials, winners
@@ -37,19 +37,27 @@ class Store(Closing):
         self._watch = Watch()
 
     @classmethod
-    def open(cls, url: str | os.PathLike[str] | None = None, *, write: bool = True, timeout_s: float = 15.0) -> Store:
+    def open(
+        cls,
+        url: str | os.PathLike[str] | None = None,
+        *,
+        write: bool = True,
+        timeout_s: float = 15.0,
+        oldest: str = SCHEMA,
+    ) -> Store:
         """Open `url` (see `mktune.location`; None: the default store).
 
         write      make the file, its folder and its tables where they are missing, and set a damaged file aside (a
                    warning says where); False: change nothing, and raise NothingFoundError where there is no file
         timeout_s  how long to wait for another process's lock
+        oldest     without `write`: the oldest tables that will do; for `winners` that is `mktune.location.OLDEST`
         """
         location = StoreLocation.parse(url)
         if write and location.path is not None:
             damage.set_aside_if_damaged(location.path)
         database = Database(location, write=write, timeout_s=timeout_s)
         try:
-            migrate.upgrade(database) if write else migrate.check(database)
+            migrate.upgrade(database) if write else migrate.check(database, oldest)
         except BaseException:
             database.close()
             raise
