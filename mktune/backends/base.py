@@ -63,7 +63,8 @@ class Stamps:
 class Bench(Closing):
     """One problem on one device. Used as a context manager; methods never raise for a bad candidate.
 
-    deterministic  promotion stores only a plan whose bits repeat from run to run, and beside other requests
+    deterministic  promotion stores only a plan whose bits repeat from run to run, and beside other requests; a model,
+                   which has no bits, takes no notice
     """
 
     problem: Problem

@@ -61,7 +61,10 @@ RetryFailed = Annotated[
 ]
 Deterministic = Annotated[
     bool,
-    typer.Option("--deterministic", help="Store only a plan whose bits repeat in every run and beside any requests."),
+    typer.Option(
+        "--deterministic",
+        help="Store only a plan whose bits repeat in every run and beside any requests, in place of any whose do not.",
+    ),
 ]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
