@@ -16,8 +16,8 @@ from mktune.plan import ConfigValue, KernelPlan, OpPlan
 
 Fields = Mapping[str, ConfigValue]
 
-COMMON = ("finalizer", "warps")
-"""Fields of the other ops that decide whether an op can share their launch."""
+COMMON = ("finalizer", "impl", "schedule", "warps")
+"""Fields of the other ops that decide whether an op can share their launch: all that `apart` looks at."""
 
 IMPLS = ("wgmma", "mma_sync")
 """Implementations whose tiles can stand beside others in one grid; those of a provider are kernels of their own."""

@@ -27,7 +27,7 @@ from mktune.lowering.graph import lower, lowered_id
 from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import CudaBench
 from mktune.ops.add_rmsnorm_quant import AddRmsnormQuant
-from mktune.ops.sharing import apart
+from mktune.ops.sharing import COMMON, apart
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.runtime.replay import check_plan
 from mktune.store import Store
@@ -160,6 +160,30 @@ def test_only_tiles_of_our_own_can_stand_beside_others() -> None:
     assert apart([{"impl": "wgmma"}, {"impl": "deep_gemm"}]) == (
         "kernels of impl deep_gemm are launches of their own: use wgmma or mma_sync"
     )
+
+
+def test_whether_ops_share_a_launch_hangs_on_the_common_fields_alone() -> None:
+    """A space keeps what it offers by these fields of the other ops."""
+    read: set[str] = set()
+
+    class Seen(dict[str, int | str]):
+        def __getitem__(self, name: str) -> int | str:
+            read.add(name)
+            return super().__getitem__(name)
+
+        def __contains__(self, name: object) -> bool:
+            read.add(str(name))
+            return super().__contains__(name)
+
+        def get(self, name: str, default: object = None) -> object:  # type: ignore[override]
+            read.add(name)
+            return super().get(name, default)
+
+    for op, other in (("B1", "C0"), ("D0", "D1")):
+        plans = configs()
+        parts = [Seen(impl=plans[name].impl, **dict(plans[name].config)) for name in (op, other)]
+        assert apart(parts) == ""
+    assert read == set(COMMON)
 
 
 def test_launches_that_do_not_exist_are_refused() -> None:
