@@ -90,6 +90,7 @@ def leaderboard(
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
     check_sizes(wanted_m or (), wanted_kv or ())
+    _check_scale_format(scale_format)
     wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit, scale_format)
     _check_watch(watch, every, as_json)
     if shipped:
@@ -119,6 +120,13 @@ def _stored(url: str | None, wanted: Wanted) -> list[LeaderboardRow]:
             check_known(wanted.workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(store, wanted.study))
     return rows
+
+
+def _check_scale_format(name: str | None) -> None:
+    from mktune.ops.scale_formats import SCALE_FORMATS
+
+    if name is not None and name not in SCALE_FORMATS:
+        raise InputError(f"unknown scale format {name!r}; known: {', '.join(SCALE_FORMATS)}")
 
 
 def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:

@@ -174,6 +174,8 @@ def test_commands_end_with_wrong_input(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "x.db").exists()
     _, err = run(capsys, *TUNE, "--scale-format", "ue9", *store, code=2)
     assert "has no scale format 'ue9'; it has fp32, ue8m0" in err
+    _, err = run(capsys, "leaderboard", "--scale-format", "ue9", *store, code=2)
+    assert "unknown scale format 'ue9'; known: fp32, ue8m0" in err
     _, err = run(capsys, "run", "serial", "--ops", "A0", "--backend", "sim", *SCALED, code=2)
     assert "scale_format: A0: mktune cannot compute ue8m0 on sm_90a" in err
     out, _ = run(capsys, "show", "serial", "--ops", "A0", "--check", *SCALED, code=1)
