@@ -194,7 +194,8 @@ def _program(folder: Path, cases: list[Case], *faults: tuple[str, str]) -> Path:
         f"  static constexpr int kSumParts = {2 if op is Finished else 1};\n}};\n"
         for op in KERNELS
     )
-    return _compiled(folder, "main.cpp", spoken, problems="".join(problems), cases="".join(map(_call, cases)))
+    quick = "-O1" if faults else "-O2"  # few launches take less time to run than to compile well
+    return _compiled(folder, "main.cpp", spoken, quick, problems="".join(problems), cases="".join(map(_call, cases)))
 
 
 def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -234,7 +235,8 @@ FAULTS = {
 def test_a_planted_fault_is_seen(fault: str, tmp_path: Path) -> None:
     """In kernels of two warpgroups that take turns, where parts end on odd K groups."""
     few = [case for case in CASES if case.op is Summed and ("warps", 8) in case.plan.config]
-    done = [_run(_program(tmp_path, few[:3], FAULTS[fault]), str(seed)) for seed in range(4)]
+    program = _program(tmp_path, few[:3], FAULTS[fault])
+    done = [_run(program, str(seed)) for seed in range(4)]
     assert all("wrong: " in run.stdout for run in done), [run.stdout[-300:] for run in done]
 
 
@@ -244,7 +246,7 @@ def _schedules() -> Iterator[str]:
         problem, fields = op.problem, op.choices("sm_90a")["wgmma"]
         for block_m, block_n, schedule in itertools.product(fields["block_m"], fields["block_n"], op.schedules):
             splits = fields["split_k"] if schedule == "persistent" else (1,)
-            for split, ctas, m in itertools.product(splits, (7, *fields["ctas"]), (1, 17, 256)):
+            for split, ctas, m in itertools.product(splits, (7, *fields["ctas"]), (1, 256)):
                 config = GemmConfig(block_m, block_n, split, 2, 4, "kernel", schedule=schedule, ctas=ctas)
                 if schedule_violations("wgmma", config, problem, Shape.from_m(m, 64)):
                     continue

@@ -98,7 +98,7 @@ def test_every_value_of_every_knob_is_offered_somewhere() -> None:
         space = space_of(None, shape=shape)
         for name in WORKLOAD.graph.calls:
             alone = space.configs_of(name)
-            for seed in range(300):
+            for seed in range(300 if name == "B1" else 60):  # few of its configs leave tiles for a schedule
                 note_configs(alone, random.Random(seed), offered)
         for seed in range(150):
             _, plan = at_random(space, seed)
