@@ -1,7 +1,7 @@
 """Every op in every class of config, at every number of rows, against the contract's fp64 reference.
 
 A class is an implementation with one value of each field that selects code: tiles, finalizer, with splits or without,
-E1's splits and query blocks; CTAs that have several tiles are in test_gemm_schedules.py. Fields that only size a ring
+E1's splits and query blocks; CTAs that have several tiles are in test_persistent_gemms.py. Fields that only size a ring
 or a team take turns, and so do waits and triggers. Every run poisons results, workspaces and the cache rows that are
 to be written, two layers share the workspaces, contexts are shorter than the cache, every fifth row is padding (slot
 −1), and a second replay must give the same bits.
