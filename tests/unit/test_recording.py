@@ -182,6 +182,7 @@ def test_three_thousand_plans_with_eight_samples_stay_small() -> None:
         (gzip.compress(b'{"kind": "mktune recording", "version": 2}\n'), "version 2"),
         (gzip.compress(b"x")[:-4], "damaged"),
     ],
+    ids=["empty", "plain", "no header", "newer", "cut off"],  # bytes would name the second in which they were packed
 )
 def test_a_file_that_is_no_recording_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl.gz"
