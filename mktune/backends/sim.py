@@ -19,7 +19,7 @@ from mktune.backends.sim_kernels import sim_kernels
 from mktune.backends.sim_model import layer_times, span_us
 from mktune.device import Device
 from mktune.errors import InputError, MktuneError
-from mktune.graph.workload import workload
+from mktune.graph.workload import graph_of
 from mktune.lowering.graph import lower
 from mktune.measure.attribution import attribute
 from mktune.measure.critical_path import critical_path
@@ -33,7 +33,7 @@ POLICY = Policy(backend="sim")
 
 def model(plan: Plan, device: Device, constants: Constants) -> tuple[float, dict[str, tuple[float, float]]]:
     """Span of `plan` in µs, and start and end of each kernel. The plan must be one that `validity.check` passes."""
-    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
+    graph = graph_of(plan)
     lowered = lower(plan, graph, plan.shape)
     return span_us(sim_kernels(plan, graph, lowered, constants), lowered.edges, device.sms, constants)
 
@@ -91,7 +91,7 @@ class SimBench(Bench):
 
     def trace(self, plan: Plan) -> Trace:
         """As modelled: one layer, and noting its times costs nothing."""
-        graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
+        graph = graph_of(plan)
         lowered = lower(plan, graph, plan.shape)
         made = sim_kernels(plan, graph, lowered, self._constants)
         found = layer_times(made, lowered.edges, self.device.sms, self._constants)

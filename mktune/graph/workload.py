@@ -15,7 +15,7 @@ from mktune import extensions
 from mktune.errors import InputError
 from mktune.graph.fused import fusions_of
 from mktune.graph.opgraph import OpGraph
-from mktune.plan import OpPlan
+from mktune.plan import OpPlan, Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +120,11 @@ def workload(name: str, scale_format: str | None = None) -> Workload:
     Raises InputError with the known names or formats, or with what is wrong with its file.
     """
     return _of_file(name).under(scale_format)
+
+
+def graph_of(plan: Plan) -> OpGraph:
+    """The ops of `plan`, as its workload connects them under its scale format. Raises InputError as `workload` does."""
+    return workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
 
 
 @cache

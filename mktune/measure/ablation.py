@@ -15,7 +15,7 @@ from mktune.backends.base import Backend, Problem
 from mktune.device import Device
 from mktune.errors import PlanError
 from mktune.graph.builtin import MODES, builtin_plans
-from mktune.graph.workload import workload
+from mktune.graph.workload import graph_of, workload
 from mktune.measure.admission import refuse_invalid, verify_all
 from mktune.measure.stats import Interval, bootstrap_median, median_interval
 from mktune.phases import Phases
@@ -117,7 +117,7 @@ def at_shape(plan: Plan, shape: Shape) -> Plan:
     """The same plan for another shape; the same object where it is its own."""
     if plan.shape == shape:
         return plan
-    kv_range = workload(plan.workload, plan.scale_format).subgraph(plan.op_names).served_kv(shape)
+    kv_range = graph_of(plan).served_kv(shape)
     return replace(plan, shape=shape, m_range=shape.served_m, kv_range=kv_range).canonical()
 
 

@@ -23,7 +23,7 @@ from mktune.graph.builtin import make_plan
 from mktune.graph.fused import fused_among, kernel_ops, launched_as, parts_of
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import OpGraph
-from mktune.graph.workload import workload
+from mktune.graph.workload import graph_of, workload
 from mktune.lowering.graph import runs_as
 from mktune.measure.stats import median, paired_difference
 from mktune.ops.sharing import placed_part
@@ -88,7 +88,7 @@ def put_back(plan: Plan, device: Device) -> dict[str, PutBack]:
 
 def _tiles(plan: Plan, device: Device) -> PutBack:
     """An op whose default config does not allow its kernels' waits and triggers gets the default ones too."""
-    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
+    graph = graph_of(plan)
     also, kept = [], []
     for op, config in workload(plan.workload, plan.scale_format).default_ops(plan.op_names, device.arch).items():
         if config == plan.op[op]:
@@ -142,7 +142,7 @@ def _order(plan: Plan, device: Device) -> PutBack:
 
 
 def _fusion(plan: Plan, device: Device) -> PutBack:
-    graph, fused = workload(plan.workload, plan.scale_format).subgraph(plan.op_names), fused_among(plan.kernel)
+    graph, fused = graph_of(plan), fused_among(plan.kernel)
     launched = launched_as(fused)
     kernels, order = dict[str, KernelPlan](), list[str]()
     for name in plan.order:
@@ -182,7 +182,7 @@ def _same(one: Plan, other: Plan) -> bool:
 
 
 def _lowered(plan: Plan) -> str:
-    return runs_as(plan, workload(plan.workload, plan.scale_format).subgraph(plan.op_names))
+    return runs_as(plan, graph_of(plan))
 
 
 def _early(plan: Plan) -> bool:

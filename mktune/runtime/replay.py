@@ -30,7 +30,7 @@ from mktune.executors.streams import Streams
 from mktune.executors.torch_memory import allocate, dtypes, workspaces
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import TensorSpec
-from mktune.graph.workload import workload
+from mktune.graph.workload import graph_of
 from mktune.jit.build import build
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import specs_of
@@ -142,7 +142,7 @@ def load(
         found = find_device(index)
     except SetupError as error:
         raise SetupError(f"replaying needs a GPU: {error}") from None
-    graph = workload(plan.workload, plan.scale_format).subgraph(plan.op_names)
+    graph = graph_of(plan)
     check_plan(plan, graph, shape, found)
     missing = [name for name, spec in graph.tensors.items() if spec.kind in _GIVEN and name not in tensors]
     if missing:
