@@ -11,6 +11,7 @@ from mktune.device import Device
 from mktune.errors import PlanNotFound
 from mktune.gpu_name import normalise_gpu
 from mktune.runtime.entries import Reading, row_of
+from mktune.runtime.forks import uncut
 from mktune.runtime.log import warn
 from mktune.runtime.plans import Plans, Terms
 from mktune.runtime.request import make_request
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = (int, type(None))
 _REMEMBERED = 8192  # answers; then they are forgotten and found anew
+
+# Two, so that answers need not wait while a place is read.
+_READING, _ANSWERING = uncut(), uncut()
 
 Numbers = tuple[int | None, int | None, int | None]
 
@@ -38,12 +42,17 @@ class _Snapshot:
 
 
 class PlanBook:
-    """See the module. May be shared by threads and used after a fork: it keeps no file, connection or lock open."""
+    """See the module. May be shared by threads and used after a fork: it keeps no file, connection or lock open.
+
+    A fork waits until no book of the process reads a place or works an answer out. It cannot wait for what else in the
+    process uses SQLite in another thread at that moment: a child of such a fork may look plans up but not `refresh`.
+    """
 
     def __init__(self, read: Callable[[], Sequence[Reading]], terms: Terms) -> None:
         """Use `open`, or `of` for winners at hand."""
         self._read, self._terms = read, terms
-        self._snapshot = _Snapshot(Plans(read(), terms))
+        with _READING:
+            self._snapshot = _Snapshot(Plans(read(), terms))
 
     @classmethod
     def open(
@@ -71,14 +80,16 @@ class PlanBook:
         the log `mktune.runtime` unless it is just missing. Raises InputError for a URL that names no such place, for a
         field that cannot be accepted, and for a pin that is no plan id or the beginning of several.
         """
-        from mktune.location import StoreLocation
-        from mktune.runtime.sources import read_default, read_store  # not to be paid for by whoever only imports this
+        with _READING:
+            # Not to be paid for by whoever only imports this.
+            from mktune.location import StoreLocation
+            from mktune.runtime.sources import read_default, read_store
 
-        terms = _terms(accept, any_build, aliases, pin, assert_hit)
-        if place is None:
-            return cls(read_default, terms)
-        location = StoreLocation.parse(place)
-        return cls(lambda: [read_store(location)], terms)
+            terms = _terms(accept, any_build, aliases, pin, assert_hit)
+            if place is None:
+                return cls(read_default, terms)
+            location = StoreLocation.parse(place)
+            return cls(lambda: [read_store(location)], terms)
 
     @classmethod
     def of(
@@ -101,15 +112,17 @@ class PlanBook:
         What cannot be read at this time, because it is locked or damaged, keeps the plans of before, with a warning.
         Look-ups of other threads get the old answers or the new ones, never a mixture.
         """
-        before = {reading.where: reading for reading in self._snapshot.plans.readings}
-        readings = [before.get(new.where, new) if new.failed else new for new in self._read()]
-        self._snapshot = _Snapshot(Plans(readings, self._terms))
+        with _READING:
+            before = {reading.where: reading for reading in self._snapshot.plans.readings}
+            readings = [before.get(new.where, new) if new.failed else new for new in self._read()]
+            self._snapshot = _Snapshot(Plans(readings, self._terms))
         return self
 
     @property
     def winners(self) -> tuple[Winner, ...]:
         """Everything in the book that can be read."""
-        return tuple(entry.winner for entry in self._snapshot.plans.everything() if entry.winner is not None)
+        with _ANSWERING:
+            return tuple(entry.winner for entry in self._snapshot.plans.everything() if entry.winner is not None)
 
     def lookup(
         self,
@@ -210,16 +223,17 @@ def _answer(
     allow_simulated: bool,
     scale_format: str | None,
 ) -> Hit | Miss:
-    from mktune.runtime.matching import match
+    with _ANSWERING:
+        from mktune.runtime.matching import match
 
-    plans = snapshot.plans
-    request = make_request(workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
-    found = match(request, plans)
-    if isinstance(found, Hit):
-        if found.differs:
-            warn(f"plans of {workload} are served that were measured with {'; '.join(found.differs)}")
-    elif plans.terms.assert_hit:
-        from mktune.runtime.nearest import nearest
+        plans = snapshot.plans
+        request = make_request(workload, shape, numbers, gpu, ops, allow_simulated, scale_format)
+        found = match(request, plans)
+        if isinstance(found, Hit):
+            if found.differs:
+                warn(f"plans of {workload} are served that were measured with {'; '.join(found.differs)}")
+        elif plans.terms.assert_hit:
+            from mktune.runtime.nearest import nearest
 
-        raise PlanNotFound(found.reason, f"{found.message}; {nearest(request, plans)} (MKTUNE_ASSERT_HIT)")
-    return found
+            raise PlanNotFound(found.reason, f"{found.message}; {nearest(request, plans)} (MKTUNE_ASSERT_HIT)")
+        return found

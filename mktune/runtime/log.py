@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 _said: set[str] = set()
 
 
 def warn(text: str) -> None:
     """Log `text` to `mktune.runtime`, unless it was said before."""
-    import logging  # not at the top: 3 ms that a look-up without faults need not wait for
-
     if text not in _said:
         _said.add(text)
         logging.getLogger("mktune.runtime").warning("%s", text)

@@ -7,9 +7,7 @@ process the locks that it holds, for example as a tuner that writes the same fil
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,6 @@ _KEY = ", ".join(Row._fields[:-1])
 # AS BLOB: what will be parsed at the first look-up that comes to it need not be decoded before.
 _QUERY = f"SELECT {_KEY}, CAST({Row._fields[-1]} AS BLOB) FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
 _PAGES = 16  # that SQLite keeps: each is read once, and few of them stay in the processor's cache
-
-
-_reading = threading.Lock()
-# A fork waits for the read to end: in its middle it would leave SQLite's own locks held in the child for ever.
-os.register_at_fork(before=_reading.acquire, after_in_parent=_reading.release, after_in_child=_reading.release)
 
 
 class WrongSchemaError(Exception):
@@ -84,17 +77,16 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
     uri = f"{path.absolute().as_uri()}?mode=ro&{how}"
-    with _reading:
-        connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
-        try:
-            connection.execute(f"PRAGMA cache_size={_PAGES}")
-            connection.execute("BEGIN")  # one state of the database for all queries
-            _check_schema(connection)
-            return connection.execute(_QUERY).fetchall()
-        except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
-            raise sqlite3.DatabaseError("database disk image is malformed") from None
-        finally:
-            connection.close()
+    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA cache_size={_PAGES}")
+        connection.execute("BEGIN")  # one state of the database for all queries
+        _check_schema(connection)
+        return connection.execute(_QUERY).fetchall()
+    except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
+        raise sqlite3.DatabaseError("database disk image is malformed") from None
+    finally:
+        connection.close()
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:

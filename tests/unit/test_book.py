@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -303,10 +302,3 @@ def test_repeated_answers_are_the_same_object_and_memory_is_bounded(monkeypatch:
     for kv in range(8, 108):
         ask(book, kv=kv)
     assert len(book._snapshot.answers) <= 10
-
-
-def test_a_book_works_after_a_fork() -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if ask(SIXTEEN) and reason(ask(SIXTEEN, m=8)) == "shape" else 1)
-    assert os.waitpid(child, 0)[1] == 0

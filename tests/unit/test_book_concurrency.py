@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 from readers_and_a_writer import CELLS, race, refreshing
-from test_book import ask, reason, served
+from test_book import ask, served
 from waiting import LIMIT_S
 
-from mktune.runtime import Hit, Miss, PlanBook
+from mktune.runtime import Hit, PlanBook
 from mktune.store import Store
 
 
@@ -56,30 +56,44 @@ def test_answers_during_a_refresh_are_of_one_snapshot(tmp_path: Path) -> None:
     assert ask(book).winner == second
 
 
+# In processes of their own: the first look-up of each imports modules, and other tests leave SQLite's objects behind.
+_FORK = """
+import os, signal, sys, threading
+sys.path.insert(0, {tests!r})
+from test_book import ask, reason
+from mktune.runtime import Hit, PlanBook
+book, stop = PlanBook.open({path!r}), threading.Event()
+
+def look():
+    while not stop.is_set():
+        book.refresh()
+        ask(book)
+
+threads = [threading.Thread(target=look) for _ in range(4)]
+for thread in threads:
+    thread.start()
+codes = []
+for _ in range({count}):
+    child = os.fork()
+    if child == 0:
+        signal.alarm({limit})  # a lock that the fork left held is a failure, not a hang
+        good = isinstance(ask(book), Hit) and reason(ask(book, m=24)) == "shape"
+        os._exit(0 if good and isinstance(ask(book.refresh()), Hit) else 1)
+    codes.append(os.waitpid(child, 0)[1])
+    if codes[-1]:
+        break
+stop.set()
+for thread in threads:
+    thread.join()
+print(codes)
+"""
+
+
 def test_a_fork_of_a_process_whose_threads_look_up_answers_and_refreshes(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
+    path, processes, forks = tmp_path / "x.db", 5, 8
     with Store.open(path) as store:
         store.put_winner(None, served())
-    book, stop = PlanBook.open(path), threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            book.refresh()
-            ask(book)
-
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    codes = []
-    for _ in range(5):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(LIMIT_S))  # a lock that the fork left held is a failure, not a hang
-            found, missed = ask(book), ask(book, m=24)
-            good = isinstance(found, Hit) and isinstance(missed, Miss) and reason(missed) == "shape"
-            os._exit(0 if good and ask(book.refresh()) else 1)
-        codes.append(os.waitpid(child, 0)[1])
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert codes == [0] * 5
+    code = _FORK.format(tests=str(Path(__file__).parent), path=str(path), count=forks, limit=int(LIMIT_S))
+    for _ in range(processes):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (f"{[0] * forks}\n", "")
