@@ -246,7 +246,7 @@ OPS = ("A0", "C0", "B1")
 def searched() -> dict[tuple[str, ...], tuple[float, Plan]]:
     """What is fused → the best span and plan that 150 proposals found in the model of three ops."""
     space = space_of(OPS)
-    sampler = LocalSampler(space, 2)
+    sampler = LocalSampler(space, 1)
     best: dict[tuple[str, ...], tuple[float, Plan]] = {}
     with SimBackend().open(Problem(WORKLOAD.name, OPS, SHAPE)) as part:
         for _ in range(150):
