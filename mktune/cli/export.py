@@ -12,7 +12,8 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
-from mktune.cli.summary import count
+from mktune.cli.replaced import note_lost_bits, replacement_document
+from mktune.cli.summary import count, shape_words
 from mktune.errors import InputError, MktuneError, NothingFoundError
 from mktune.location import hide_password
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 SERVED = "now served"
 UNCHANGED = "unchanged"
 HISTORY = "kept as history: the stored plan is faster, or of this build"
+
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Only plans whose bits are known to repeat; they take the place even of faster ones that are not.",
+    ),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -51,6 +60,7 @@ def export(
     study: Annotated[
         str | None, typer.Option("--study", metavar="NAME", help="With --optuna: only this study. [all]")
     ] = None,
+    deterministic: Deterministic = False,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -59,11 +69,13 @@ def export(
     With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
     before is replaced.
     """
-    from mktune.store import add_to_bundle, bundle_text, write_bundle
+    from mktune.store import Added, add_to_bundle, bundle_text, write_bundle
 
     wanted = names("--ops", ops)
-    if optuna is not None and (gpu is not None or simulated or merge or out is not None):
-        raise InputError("--optuna writes studies: --gpu, --simulated, --out and --merge do not go with it")
+    if optuna is not None and (gpu is not None or simulated or merge or deterministic or out is not None):
+        raise InputError(
+            "--optuna writes studies: --gpu, --simulated, --out, --merge and --deterministic do not go with it"
+        )
     if optuna is not None:
         _to_optuna(optuna, store, study, workload, wanted, as_json)
         return
@@ -71,27 +83,32 @@ def export(
         raise InputError("--study goes with --optuna: winners are not of one study")
     if merge and out is None:
         raise InputError("--merge adds to a file: name it with --out")
-    winners = _stored(store, workload, wanted, gpu, simulated)
+    winners = _stored(store, workload, wanted, gpu, simulated, deterministic)
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
         return
     if merge:
-        holds = add_to_bundle(Path(out), winners, _is_own_build)
+        added = add_to_bundle(Path(out), winners, _is_own_build, repeats=deterministic)
     else:
         write_bundle(Path(out), winners)
-        holds = winners
+        added = Added(tuple(winners), ())
+    for pair in added.replaced:
+        note_lost_bits(*pair)
     if as_json:
         plans = [winner.plan.plan_id for winner in winners]
-        render.document({"file": out, "plans": plans, "holds": len(holds), "simulated": simulated})
+        replaced = [{"plan_id": new.plan.plan_id, **replacement_document(new, old)} for new, old in added.replaced]
+        facts = {"holds": len(added.holds), "replaced": replaced, "simulated": simulated}
+        render.document({"file": out, "plans": plans, **facts})
     else:
-        added = f", which holds {len(holds)} now" if merge else ""
-        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}{added}")
+        now = f", which holds {len(added.holds)} now" if merge else ""
+        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}{now}")
 
 
 def _stored(
-    url: str | None, workload: str | None, ops: tuple[str, ...], gpu: str | None, simulated: bool
+    url: str | None, workload: str | None, ops: tuple[str, ...], gpu: str | None, simulated: bool, deterministic: bool
 ) -> list[Winner]:
-    """The winners that match. Raises InputError for a name that is unknown, NothingFoundError for the other kind."""
+    """The winners that match. Raises InputError for a name that is unknown, NothingFoundError for the other kind, or
+    where bits must repeat and no plan's are known to."""
     from mktune.store import Store
 
     with Store.open(url, write=False) as store:
@@ -101,7 +118,20 @@ def _stored(
         check_known(workload, ops)
         if found:
             raise NothingFoundError(_other_kind(len(found), simulated))
+    if deterministic:
+        return _known_to_repeat(winners)
     return winners
+
+
+def _known_to_repeat(winners: Sequence[Winner]) -> list[Winner]:
+    """Raises NothingFoundError where there are winners and the bits of none are known to repeat."""
+    repeating = [winner for winner in winners if winner.repeats]
+    if winners and not repeating:
+        raise NothingFoundError(
+            f"no plan to export: of {count(len(winners), 'winner')} none is known to repeat its bits: leave out "
+            "--deterministic, or `mktune tune --deterministic`"
+        )
+    return repeating
 
 
 def _to_optuna(
@@ -138,6 +168,7 @@ def import_(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out, and list, what cannot be read or served; import the rest.")
     ] = False,
+    deterministic: Deterministic = False,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -145,11 +176,21 @@ def import_(
     from mktune.store import Store
 
     winners, left = _read(files, skip_bad)
+    if deterministic:
+        left += [_not_repeating(winner) for winner in winners if not winner.repeats]
+        winners = [winner for winner in winners if winner.repeats]
     with Store.open(store) as opened:
-        results = opened.merge_winners(winners, _is_own_build) if winners else []
+        results = opened.merge_winners(winners, _is_own_build, repeats=deterministic) if winners else []
+    for winner, merged in zip(winners, results, strict=True):
+        note_lost_bits(winner, merged.replaced)
     if as_json:
         plans = [
-            {"plan_id": winner.plan.plan_id, "served": merged.served, "unchanged": not merged.changed}
+            {
+                "plan_id": winner.plan.plan_id,
+                "served": merged.served,
+                "unchanged": not merged.changed,
+                **replacement_document(winner, merged.replaced),
+            }
             for winner, merged in zip(winners, results, strict=True)
         ]
         render.document({"plans": plans, "left": left})
@@ -159,7 +200,7 @@ def import_(
         for reason in left:
             render.line(f"left out: {render.one_line(reason)}")
     if not winners:
-        raise NothingFoundError(f"nothing was imported; {count(len(left), 'fault')} listed")
+        raise NothingFoundError(f"nothing was imported; {count(len(left), 'reason')} listed")
 
 
 def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]]:
@@ -180,6 +221,11 @@ def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]
         rest = f"; --skip-bad imports the other {count(len(winners), 'plan')}" if winners else ""
         raise InputError(f"{faults[0]}{rest}")
     return winners, [str(fault) for fault in faults]
+
+
+def _not_repeating(winner: Winner) -> str:
+    where = f"{winner.plan.short_id}, {shape_words(winner.plan.shape)}, {winner.fingerprint.gpu}"
+    return f"{where}: not known to repeat its bits"
 
 
 def _is_own_build(winner: Winner) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mktune.cli import render
 from mktune.cli.documents import device_document, shape_document
+from mktune.cli.replaced import note_lost_bits, replacement_document
 from mktune.cli.summary import count, does, shape_words
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class Cell:
 
 def report(workload: str, backend: Backend, cells: Sequence[Cell], location: str, as_json: bool) -> None:
     """Print how every cell ended: one JSON document, or lines and a table. `location` says where winners are stored."""
+    for cell in cells:
+        if cell.result is not None and cell.result.winner is not None:
+            note_lost_bits(cell.result.winner, cell.result.replaced)
     if as_json:
         render.document(_document(workload, backend, cells))
     else:
@@ -44,11 +48,16 @@ def _document(workload: str, backend: Backend, cells: Sequence[Cell]) -> dict[st
             {
                 **shape_document(cell.shape),
                 "study": cell.study,
-                **({"error": cell.failed} if cell.result is None else cell.result.to_dict()),
+                **({"error": cell.failed} if cell.result is None else _ended(cell.result)),
             }
             for cell in cells
         ],
     }
+
+
+def _ended(result: TuneResult) -> dict[str, Any]:
+    winner = result.winner
+    return result.to_dict() | ({} if winner is None else replacement_document(winner, result.replaced))
 
 
 def _print(cells: Sequence[Cell], backend: Backend, location: str) -> None:

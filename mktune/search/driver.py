@@ -27,7 +27,7 @@ from mktune.store.owner import this_process
 from mktune.trial import BUILTIN, NEIGHBOUR, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
-    from mktune.store import Store, Study
+    from mktune.store import Merged, Store, Study
 
 HARMFUL = (Status.HANG, Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.CRASH)
 """What ended so cost a process, and would again: other studies of the same GPU and build do not run it."""
@@ -161,7 +161,7 @@ class _Search:
 
     loop: Loop
     builtins: dict[str, Plan]
-    stored: bool = False
+    kept: Merged | None = None
     judged: bool = False
     began: float = field(default_factory=lambda: time.perf_counter())
 
@@ -188,14 +188,15 @@ class _Search:
         with loop.timed("promote"), loop.stop.interruptible():
             winner = bench.promote(finalists, self.builtins)
         with loop.timed("store"):
-            self.stored = loop.store.put_winner(loop.study, winner, repeats=bench.deterministic)
+            self.kept = loop.store.put_winner(loop.study, winner, repeats=bench.deterministic)
         return winner
 
     def result(self, proposals: Proposals, winner: Winner | None) -> TuneResult:
         loop = self.loop
         return TuneResult(
             winner=winner,
-            stored=self.stored,
+            stored=bool(self.kept),
+            replaced=self.kept.replaced if self.kept else None,
             trials=tuple(loop.trials),
             resumed=loop.resumed,
             invalid=proposals.invalid,

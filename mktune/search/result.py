@@ -54,6 +54,7 @@ class TuneResult:
     """How a search ended.
 
     winner        what promotion decided, None where it was not reached; `stored`: look-ups get it from now on
+    replaced      the winner that they got until now, where `winner` takes its place
     trials        every ended trial of the study, by number; `resumed`: how many of them are from earlier runs
     avoided       proposals left alone because their plan hung or faulted on this GPU and build in another study
     seconds       by phase (`PHASES`) and in all ("total")
@@ -76,6 +77,7 @@ class TuneResult:
     exhausted: str = ""
     stopped: str = ""
     measured: int = 0
+    replaced: Winner | None = None
 
     @property
     def best(self) -> Trial | None:

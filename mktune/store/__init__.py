@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mktune.bundle import read_bundle, read_each
 from mktune.store.activity import Activity
-from mktune.store.export import add_to_bundle, bundle_text, write_bundle
+from mktune.store.export import Added, add_to_bundle, bundle_text, write_bundle
 from mktune.store.leaderboard import LeaderboardRow
 from mktune.store.store import Store
 from mktune.store.studies import Study, StudyExists, StudyProblem
@@ -13,6 +13,7 @@ from mktune.store.winners import Merged, check_winner
 
 __all__ = [
     "Activity",
+    "Added",
     "LeaderboardRow",
     "Merged",
     "PlanTaken",

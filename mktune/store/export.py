@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from mktune.bundle import KIND, SCHEMA_VERSION, read_bundle
 from mktune.errors import InputError, NothingFoundError
 from mktune.locked_file import held
 from mktune.records import winner_to_dict
-from mktune.store.winners import best_of
+from mktune.store.winners import best_of, key_of
 from mktune.trial import Winner
 
-__all__ = ["add_to_bundle", "bundle_text", "write_bundle"]
+__all__ = ["Added", "add_to_bundle", "bundle_text", "write_bundle"]
 
 
 def bundle_text(winners: Iterable[Winner]) -> str:
@@ -48,12 +49,23 @@ def write_bundle(path: Path, winners: Iterable[Winner]) -> None:
         raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def add_to_bundle(path: Path, winners: Iterable[Winner], own_build: Callable[[Winner], bool]) -> list[Winner]:
-    """Write what `path` holds together with `winners`, whole or not at all; returns all that it holds then.
+@dataclass(frozen=True)
+class Added:
+    """What a file holds after winners were added; `replaced`: each that took another's place, with that one."""
 
-    Of two winners for the same key that one stays which a store would serve that imports both. Processes that add to
-    one file at once wait for each other, so that none loses what another has written. Raises InputError where the file
-    cannot be read, locked or written; it is as before then.
+    holds: tuple[Winner, ...]
+    replaced: tuple[tuple[Winner, Winner], ...]
+
+
+def add_to_bundle(
+    path: Path, winners: Iterable[Winner], own_build: Callable[[Winner], bool], *, repeats: bool = False
+) -> Added:
+    """Write what `path` holds together with `winners`, whole or not at all.
+
+    Of two winners for the same key that one stays which a store would serve that imports both; with `repeats` one whose
+    bits repeat, even if the other is faster. Processes that add to one file at once wait for each other, so that none
+    loses what another has written. Raises InputError where the file cannot be read, locked or written; it is as before
+    then.
     """
     new = list(winners)
     if path.exists() and not path.is_file():
@@ -62,11 +74,14 @@ def add_to_bundle(path: Path, winners: Iterable[Winner], own_build: Callable[[Wi
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         with held(target.parent, wait=True):  # the file itself is replaced
-            both = best_of([*(read_bundle(target) if target.exists() else []), *new], own_build)
+            before = best_of(read_bundle(target) if target.exists() else [], own_build, repeats)
+            both = best_of([*before, *new], own_build, repeats)
             write_bundle(target, both)
-            return both
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot add to {path}: {getattr(error, 'strerror', None) or error}") from None
+    known = {key_of(winner): winner for winner in before}
+    replaced = [(winner, known[key_of(winner)]) for winner in both if known.get(key_of(winner), winner) != winner]
+    return Added(tuple(both), tuple(replaced))
 
 
 def _write_whole(path: Path, text: str) -> None:

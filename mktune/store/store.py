@@ -252,9 +252,9 @@ class Store(Closing):
         with self._database.read() as connection:
             return trials.counts(connection, study)
 
-    def put_winner(self, study: Study | None, winner: Winner, *, repeats: bool = False) -> bool:
-        """Store a promoted plan. True: look-ups get it from now on. False: the plan that they get was measured on the
-        same build and is faster, so this one is kept as history only.
+    def put_winner(self, study: Study | None, winner: Winner, *, repeats: bool = False) -> Merged:
+        """Store a promoted plan. Served: look-ups get it from now on. Not served: the plan that they get was measured
+        on the same build and is faster, so this one is kept as history only.
 
         repeats  a faster plan that is not known to repeat its bits gives way too (see `Winner.repeats`)
 
@@ -263,15 +263,18 @@ class Store(Closing):
         with self._database.write(alone=True) as connection:
             return winners.put(connection, winner, study.name if study else "", repeats)
 
-    def merge_winners(self, winners: Sequence[Winner], own_build: Callable[[Winner], bool]) -> list[Merged]:
+    def merge_winners(
+        self, winners: Sequence[Winner], own_build: Callable[[Winner], bool], *, repeats: bool = False
+    ) -> list[Merged]:
         """Store winners that another store has promoted, all of them or, where one may not be served, none.
 
         own_build  whether a winner was measured on what this package compiles; such a one is not displaced by another
+        repeats    one whose bits repeat is served rather than a faster one that is not known to (see `Winner.repeats`)
 
         Raises InputError as `put_winner`.
         """
         with self._database.write(alone=True) as connection:
-            return [merge(connection, winner, own_build) for winner in winners]
+            return [merge(connection, winner, own_build, repeats) for winner in winners]
 
     def winners(
         self,

@@ -48,8 +48,25 @@ class Filter:
         )
 
 
-def put(connection: Connection, winner: Winner, study: str, repeats: bool = False) -> bool:
-    """Store a promoted plan; True where it is the one served from now on.
+@dataclass(frozen=True)
+class Merged:
+    """What became of a winner that was stored or imported; true where look-ups get it.
+
+    served    look-ups get it
+    changed   it was written; False: it is stored already, or a better record of the same plan is
+    replaced  the winner that look-ups got until now, where this one takes its place
+    """
+
+    served: bool
+    changed: bool = True
+    replaced: Winner | None = None
+
+    def __bool__(self) -> bool:
+        return self.served
+
+
+def put(connection: Connection, winner: Winner, study: str, repeats: bool = False) -> Merged:
+    """Store a promoted plan.
 
     It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
     another plan and is no slower: a short search must not displace the result of a long one. With `repeats` it must
@@ -57,13 +74,11 @@ def put(connection: Connection, winner: Winner, study: str, repeats: bool = Fals
     be served (see `check_winner`).
     """
     check_winner(winner)
-    current = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
-    keep = False
-    if current is not None:
-        known = stored_winner(current)
-        keep = _is_better(known, winner) and (known.repeats or not repeats)
+    document = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
+    current = None if document is None else stored_winner(document)
+    keep = current is not None and _is_better(current, winner) and (current.repeats or not repeats)
     _store(connection, winner, study, keep=keep)
-    return not keep
+    return Merged(not keep, replaced=None if keep else current)
 
 
 def _served_as(winner: Winner) -> list[ColumnElement[bool]]:
@@ -88,48 +103,51 @@ def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) ->
     connection.execute(insert(PlanRow).values(values))
 
 
-@dataclass(frozen=True)
-class Merged:
-    """What became of an imported winner.
-
-    served   look-ups get it
-    changed  it was written; False: it is stored already, or a better record of the same plan is
-    """
-
-    served: bool
-    changed: bool
-
-
-def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], bool]) -> Merged:
+def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], bool], repeats: bool = False) -> Merged:
     """Store a winner that another store has promoted.
 
     A plan that is stored for its key merges with that record: of the same build and policy only the faster span stays.
-    A plan of this package's build, as `own_build` tells, keeps its place against one that is not. Else as `put`, with
-    its errors.
+    A plan of this package's build, as `own_build` tells, keeps its place against one that is not. With `repeats` one
+    whose bits repeat comes before a faster one that is not known to, also where it was history. Else as `put`, with its
+    errors.
     """
     check_winner(winner)
     key = [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
     query = select(PlanRow.id, PlanRow.document, PlanRow.replaced).where(*key).order_by(PlanRow.id)
     stored = [(row, stored_winner(row.document)) for row in connection.execute(query).all()]
-    for row, known in stored:
-        if known == winner or (_comparable(known, winner) and _same_plan(known, winner) and _no_slower(known, winner)):
-            return Merged(served=row.replaced is None, changed=False)
     current = next((known for row, known in stored if row.replaced is None), None)
-    keep = current is not None and _keeps_place(current, winner, own_build)
+    keep = current is not None and _keeps_place(current, winner, own_build, repeats)
+    for row, known in stored:
+        if known == winner or _is_better_record(known, winner, repeats):
+            if row.replaced is None or keep or not repeats:
+                return Merged(served=row.replaced is None, changed=False)
+            _serve_again(connection, winner, row.id)
+            return Merged(served=True, replaced=current)
     for row, known in stored:  # what is left of the same plan is slower
         if _comparable(known, winner) and _same_plan(known, winner):
             connection.execute(delete(PlanRow).where(PlanRow.id == row.id))
     _store(connection, winner, "", keep=keep)
-    return Merged(served=not keep, changed=True)
+    return Merged(not keep, replaced=None if keep else current)
 
 
-def best_of(winners: Iterable[Winner], own_build: Callable[[Winner], bool]) -> list[Winner]:
+def _serve_again(connection: Connection, winner: Winner, row: int) -> None:
+    """The record of `winner` that is history in `row`, in place of what is served."""
+    connection.execute(update(PlanRow).where(*_served_as(winner)).values(replaced=now()))
+    connection.execute(update(PlanRow).where(PlanRow.id == row).values(replaced=None))
+
+
+def key_of(winner: Winner) -> tuple[Any, ...]:
+    """What only one winner is served for."""
+    return tuple(winner_key(winner).values())
+
+
+def best_of(winners: Iterable[Winner], own_build: Callable[[Winner], bool], repeats: bool = False) -> list[Winner]:
     """One winner for each key, as `merge` would leave them served in a store that it is given them one by one."""
     kept: dict[tuple[Any, ...], Winner] = {}
     for winner in winners:
-        key = tuple(winner_key(winner).values())
+        key = key_of(winner)
         current = kept.get(key)
-        if current is None or not _keeps_place(current, winner, own_build):
+        if current is None or not _keeps_place(current, winner, own_build, repeats):
             kept[key] = winner
     return list(kept.values())
 
@@ -193,9 +211,18 @@ def _is_better(current: Winner, new: Winner) -> bool:
     return _comparable(current, new) and _no_slower(current, new) and not _same_plan(current, new)
 
 
-def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], bool]) -> bool:
+def _is_better_record(known: Winner, new: Winner, repeats: bool) -> bool:
+    """True where `known` is a record of the same plan that `new` does not better: see `_keeps_place`."""
+    if not (_comparable(known, new) and _same_plan(known, new)):
+        return False
+    return known.repeats if repeats and known.repeats != new.repeats else _no_slower(known, new)
+
+
+def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], bool], repeats: bool) -> bool:
     """True where `current` keeps its place against an imported `new`."""
     if _comparable(current, new):
+        if repeats and current.repeats != new.repeats:
+            return current.repeats
         return (current.measurement.span_us, current.plan.plan_id) <= (new.measurement.span_us, new.plan.plan_id)
     return own_build(current) and not own_build(new)
 

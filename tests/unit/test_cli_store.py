@@ -266,7 +266,8 @@ def test_export_and_import_round_trip(url: str, tmp_path: Path, capsys: pytest.C
     assert path.read_text() == out
     other = str(tmp_path / "other.db")
     out, _ = run(capsys, "import", str(path), "--store", other, "--json")
-    assert parse(out)["plans"] == [{"plan_id": plan("serial+pdl").plan_id, "served": True, "unchanged": False}]
+    told = {"served": True, "unchanged": False, "repeats": False, "replaces": None}
+    assert parse(out)["plans"] == [{"plan_id": plan("serial+pdl").plan_id, **told}]
     out, _ = run(capsys, "export", "--simulated", "--store", other)
     assert path.read_text() == out
 
