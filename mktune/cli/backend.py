@@ -38,11 +38,10 @@ def several(first: Backend, workers: int | None) -> list[Backend]:
     return found
 
 
-def note_left_out(space: SearchSpace, backend: Backend) -> None:
-    """One line for each implementation of the space that this machine, which is to run it, cannot compile."""
-    if not backend.simulated:
-        for what in space.left_out:
-            render.note(f"mktune: {what}")
+def note_left_out(space: SearchSpace) -> None:
+    """One line for each implementation of the space that this machine cannot compile: a model leaves it out too."""
+    for what in space.left_out:
+        render.note(f"mktune: {what}")
 
 
 def choose_for(workload: str, ops: str | None, name: str, sim_gpu: str) -> tuple[Workload, Ops, Backend]:

@@ -94,7 +94,7 @@ def record(
 
     known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
     space = SearchSpace.load(known, chosen, Shape.from_m(m, kv, tokens_per_request), picked.device)
-    note_left_out(space, picked)
+    note_left_out(space)
     around = _around(space, picked, plan, store)
     path, began = Path(out), time.monotonic()
     part, jobs = _part(space, around, free, plans)

@@ -135,7 +135,6 @@ def tune(
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
     for searched in spaces:
         require_a_plan(searched)
-    note_left_out(spaces[0], settings.backend)
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         with ExitStack() as kept:
             for used in (settings.backend, *settings.others):
@@ -163,6 +162,8 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
         if stop.asked:
             return
         study = _study(space, store, settings, len(spaces))
+        if space is spaces[0]:
+            note_left_out(space)
         backend, budget = settings.backend, settings.budget
         if settings.resume and not settings.retry_failed:
             _note_full(store, study, budget)

@@ -60,7 +60,7 @@ def worker(
         problem = joined.problem
         known = workload(problem.workload, problem.scale_format)
         searched = SearchSpace.load(known, problem.ops, problem.shape, first.device, file)
-        note_left_out(searched, first)
+        note_left_out(searched)
         with watching(shape_words(problem.shape), budget.trials, first.simulated) as observer:
             result = work(searched, first, opened, joined, budget, observer=observer, stop=stop, others=others)
     _report(joined, first, result, as_json)

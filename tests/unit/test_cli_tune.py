@@ -44,8 +44,9 @@ def test_grid_stores_a_winner_for_each_cell(tmp_path: Path, capsys: pytest.Captu
     cells = [(cell["m"], cell["kv"]) for cell in document["cells"]]
     assert cells == [(1, 4096), (1, 8192), (16, 4096), (16, 8192)]
     assert all(cell["trials"] == 6 and cell["stored"] for cell in document["cells"])
-    assert len(err.splitlines()) == 4 * 6
-    assert all("simulated" in line for line in err.splitlines())
+    lines = [line for line in err.splitlines() if "without impl" not in line]
+    assert len(lines) == 4 * 6
+    assert all("simulated" in line for line in lines)
     with Store.open(url, write=False) as store:
         winners = store.winners()
         assert {winner.plan.plan_id for winner in winners} == {cell["winner"]["plan_id"] for cell in document["cells"]}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import stored_values
+from command_line import run
 from fake_bench import H200, SHAPE, WORKLOAD
 from stored_values import make_fingerprint, make_winner
 
 from mktune import deep_gemm
-from mktune.cli.backend import note_left_out
 from mktune.errors import SetupError
 from mktune.graph.builtin import make_plan
 from mktune.jit.build import build
@@ -67,17 +68,26 @@ def test_without_the_package_the_space_lacks_its_values_and_says_so_once(version
     assert not [label for label in offered if "deep_gemm" in label]
 
 
-@pytest.mark.parametrize("simulated", [False, True])
-def test_a_command_that_is_to_run_the_plans_says_what_it_leaves_out(
-    version, capsys: pytest.CaptureFixture[str], simulated: bool
+@pytest.mark.parametrize(
+    "command", [["tune", "--trials", "2", "--json"], ["record", "--free", "B0.tile:2", "--out", "r.gz", "--json"]]
+)
+def test_a_search_says_in_one_line_what_it_leaves_out_on_a_model_too(
+    version, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = [WORKLOAD.name, "--ops", "B0", "--m", "16", "--kv", "8192", "--backend", "sim", "--store", "x.db"]
+    why = "mktune: without impl deep_gemm of B0: sgl-deep-gemm is not installed: pip install sgl-deep-gemm==0.1.5.post1"
     version(None)
-    space = SearchSpace.load(WORKLOAD, ("B0",), SHAPE, H200)
-    note_left_out(space, SimpleNamespace(simulated=simulated))  # type: ignore[arg-type]
-    line = (
-        "mktune: without impl deep_gemm of B0: sgl-deep-gemm is not installed: pip install sgl-deep-gemm==0.1.5.post1"
-    )
-    assert capsys.readouterr().err.splitlines() == ([] if simulated else [line])
+    out, err = run(capsys, command[0], *problem, *command[1:])
+    assert err.splitlines().count(why) == err.count("deep_gemm") == 1
+    assert json.loads(out)["simulated"]
+
+
+@installed
+def test_with_the_package_a_search_says_nothing_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = [WORKLOAD.name, "--ops", "B0", "--m", "16", "--kv", "8192", "--backend", "sim", "--trials", "2"]
+    _, err = run(capsys, "tune", *problem, "--store", str(tmp_path / "x.db"))
+    assert "without impl" not in err
 
 
 @installed
