@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from mktune.access import FUSED, KernelFacts
+from mktune.errors import PlanError
 from mktune.graph.opgraph import OpGraph
 from mktune.plan import KernelPlan, OpPlan
 
@@ -44,13 +45,29 @@ def with_parts(kernels: Mapping[str, KernelPlan]) -> Mapping[str, KernelPlan]:
 
 
 def kernel_ops(graph: OpGraph, op_plans: Mapping[str, OpPlan], fused: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
-    """Kernel → the ops that it computes, in the order of its parts: one, unless it is among `fused`."""
+    """Kernel → the ops that it computes, in the order of its parts: one, unless it is among `fused`.
+
+    Raises PlanError where an op does not make its part of a fused kernel under its config.
+    """
     owners = {kernel: name for name, call in graph.calls.items() for kernel in call.kernel_names(op_plans[name])}
     launched = launched_as(fused)
+    if absent := launched.keys() - owners.keys():
+        part = min(absent)
+        raise PlanError(_not_made(launched[part], part, graph, op_plans))
     return {
         name: tuple(owners[part] for part in parts_of(name))
         for name in dict.fromkeys(launched.get(kernel, kernel) for kernel in owners)
     }
+
+
+def _not_made(name: str, part: str, graph: OpGraph, op_plans: Mapping[str, OpPlan]) -> str:
+    ops = [op for op in graph.calls if part.startswith(op)]
+    if not ops:
+        return f"{name}: no op here has a kernel {part}"
+    op = max(ops, key=len)
+    made = ", ".join(graph.calls[op].kernel_names(op_plans[op]))
+    one = "the first kernel of an op that shares a launch has one name under every config"
+    return f"{name}: {op} makes no {part} under this config, but {made}; {one}"
 
 
 def fusions_of(graph: OpGraph, fusions: Iterable[tuple[str, ...]], arch: str) -> dict[str, tuple[str, ...]]:

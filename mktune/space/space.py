@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mktune.device import Device
-from mktune.errors import SpaceError
+from mktune.errors import PlanError, SpaceError
 from mktune.graph.fused import kernel_ops, parts_of
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.workload import Workload
@@ -125,7 +125,7 @@ class SearchSpace:
             return None
         try:
             choices, draft = self._walk(lambda dimension, question, draft: _read(dimension, question, draft, plan))
-        except (_Outside, KeyError):  # KeyError: it lacks a kernel or a field that its configs would have today
+        except (_Outside, KeyError, PlanError):  # it lacks a kernel or a field that its configs would have today
             return None
         if self._configs_only and not _same_launches(plan.canonical(), self._plan(draft)):
             return None
@@ -218,6 +218,10 @@ class SearchSpace:
         draft.kernels = kernel_ops(self.graph, plans, fused)
         names = tuple(draft.kernels)
         if names not in self._kernel_edges:
+            if unknown := [name for name in names if name not in self.file.kernels]:
+                of = ", ".join(f"{name} of {'+'.join(draft.kernels[name])}" for name in unknown)
+                why = "an op's first values of all fields, or its default config, make every kernel that it has"
+                raise SpaceError(f"the space knows no kernel {of}: {why}")
             self._kernel_edges[names] = kernel_edges(self.graph, plans, fused)
         draft.edges = self._kernel_edges[names]
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from mktune.access import KernelFacts
 from mktune.backends.base import Problem
 from mktune.backends.sim import SimBackend
 from mktune.cli.boundary import run
-from mktune.errors import SpaceError
+from mktune.errors import InputError, SpaceError
 from mktune.graph.builtin import MODES, builtin_plans, make_plan
-from mktune.graph.fused import fused_among
-from mktune.plan import Plan
+from mktune.graph.fused import fused_among, kernel_ops
+from mktune.ops.head_gate import HeadGate
+from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.resources import search_space
 from mktune.search.neighbours import adapt
 from mktune.search.samplers.local import LocalSampler
@@ -120,6 +124,61 @@ def test_only_configs_that_go_together_are_offered() -> None:
         "last_arriver",
         "cluster",
     }
+
+
+def renamed(monkeypatch: pytest.MonkeyPatch, field: str, value: int | str) -> None:
+    """C0's kernel is called C0x where its config has that value."""
+    facts = HeadGate.facts
+
+    def name(plan: OpPlan) -> str:
+        return "x" if dict(plan.config).get(field) == value else ""
+
+    def with_name(self: HeadGate, plan: OpPlan, kernels: tuple[KernelPlan, ...]) -> tuple[KernelFacts, ...]:
+        return tuple(replace(kernel, name=name(plan)) for kernel in facts(self, plan, kernels))
+
+    monkeypatch.setattr(HeadGate, "kernels", lambda self, plan: (name(plan),))
+    monkeypatch.setattr(HeadGate, "facts", with_name)
+
+
+def picker(fusion: str, word: str) -> Callable[[Question], str]:
+    """Takes that fusion, and of C0 the option with that word; else the first."""
+
+    def pick(question: Question) -> str:
+        if question.name == "fusion":
+            return fusion
+        words = {word, "impl=wgmma"} if question.name.startswith("C0.") else set()
+        asked = [label for label in question.options if words.intersection(label.split())]
+        return asked[0] if asked else next(iter(question.options))
+
+    return pick
+
+
+def test_an_op_whose_first_kernel_has_other_names_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, pick = space_of(), picker("B1+C0", "split_k=4")
+    plan = space.walk(pick)[1]
+    assert dict(plan.op["C0"].config)["split_k"] == 4
+    renamed(monkeypatch, "split_k", 4)
+    one_name = "the first kernel of an op that shares a launch has one name under every config"
+    with pytest.raises(InputError) as caught:
+        space.walk(pick)
+    assert str(caught.value) == f"B1p+C0: C0 makes no C0 under this config, but C0x; {one_name}"
+    with pytest.raises(InputError, match="B1p\\+C0: C0 makes no C0 under this config, but C0x"):
+        make_plan(WORKLOAD, None, SHAPE, "sm_90a", "serial", plan.op, ("B1p+C0",))
+    assert space.to_choices(plan) is None
+    assert "kernels: C0: its config asks for 'C0x', which the plan does not have" in map(str, check(plan, H200))
+
+
+def test_a_kernel_that_no_file_was_asked_about_is_named_with_its_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = space_of()
+    renamed(monkeypatch, "split_k", 4)
+    with pytest.raises(SpaceError, match="the space knows no kernel C0x of C0: an op's first values"):
+        space.walk(picker("none", "split_k=4"))
+    assert "C0" in space.walk(picker("none", "split_k=8"))[1].kernel
+
+
+def test_a_fused_kernel_of_ops_that_are_not_there_is_named() -> None:
+    with pytest.raises(InputError, match="Y9\\+Z9: no op here has a kernel Y9"):
+        kernel_ops(WORKLOAD.graph, space_of().default().op, ("Y9+Z9",))
 
 
 def test_parts_of_the_workload_offer_what_they_can() -> None:
