@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PlanOption = Annotated[
     str | None,
     typer.Option(
-        "--plan", metavar="PLAN", help="Take the ops' configs from this plan: an id, a file. [default configs]"
+        "--plan", metavar="PLAN", help="Configs and fused kernels as in this plan: an id, a file. [default configs]"
     ),
 ]
 
@@ -38,10 +38,18 @@ class Study:
     backend: Backend
 
     @property
+    def fused(self) -> tuple[str, ...]:
+        """The kernels of `plan` that are launched as one here too."""
+        from mktune.measure.ablation import fused_of
+
+        return fused_of(self.plan, self.ops) if self.plan else ()
+
+    @property
     def title(self) -> str:
         """Ops, configs and device, for people."""
         ops = self.ops or (self.plan.op_names if self.plan else find_workload(self.workload).ops)
         configs = f"configs of {self.plan.short_id}" if self.plan else "default configs"
+        configs += f", {', '.join(self.fused)} fused as there" if self.fused else ""
         mark = " simulated" if self.backend.simulated else ""
         return f"{self.workload} {','.join(ops)}, {configs}, {self.backend.device.name}{mark}"
 
@@ -51,6 +59,7 @@ class Study:
             "workload": self.workload,
             **device_document(self.backend),
             "plan_id": self.plan.plan_id if self.plan else None,
+            "fused": list(self.fused),
             "cells": [{**shape_document(shape), **cell} for shape, cell in zip(self.shapes, cells, strict=True)],
         }
 

@@ -80,9 +80,10 @@ def builtin_plans(
     shape: Shape,
     arch: str,
     op_plans: Mapping[str, OpPlan] | None = None,
+    fused: Sequence[str] = (),
 ) -> dict[str, Plan]:
     """Mode → plan, in the order of `MODES`. Modes of a small graph may give equal plans."""
-    return {mode: make_plan(workload, ops, shape, arch, mode, op_plans) for mode in MODES}
+    return {mode: make_plan(workload, ops, shape, arch, mode, op_plans, fused) for mode in MODES}
 
 
 def _branches(workload: Workload, ops_of: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from mktune.backends.base import Backend, Problem
 from mktune.device import Device
 from mktune.errors import PlanError
 from mktune.graph.builtin import MODES, builtin_plans
+from mktune.graph.fused import fused_among, kernel_ops
 from mktune.graph.workload import graph_of, workload
 from mktune.measure.admission import refuse_invalid, verify_all
 from mktune.measure.stats import Interval, bootstrap_median, median_interval
@@ -63,7 +64,7 @@ class Ablation:
 def ablate(
     backend: Backend, name: str, ops: Sequence[str] | None, shape: Shape, plan: Plan | None = None, seed: int = 0
 ) -> Ablation:
-    """The four cells of the workload `name` at `shape`, with default configs or those of `plan`.
+    """The four cells of the workload `name` at `shape`, with default configs or those of `plan`, and its fused kernels.
 
     `plan` itself is a fifth row where it computes the same ops. Raises InputError for ops, a shape or a plan that do
     not go together, CandidateError where a cell fails or gives wrong results.
@@ -94,7 +95,9 @@ def cell_plans(
 ) -> dict[str, Plan]:
     """Cell → its plan, in the order of MODES, and `plan` at that shape as PLAN. Raises as `ablate` does."""
     op_plans = configs_of(plan, name, ops) if plan is not None else None
-    cells = builtin_plans(workload(name), tuple(op_plans) if op_plans else ops, shape, device.arch, op_plans)
+    chosen = tuple(op_plans) if op_plans else ops
+    fused = fused_of(plan, chosen) if plan is not None else ()
+    cells = builtin_plans(workload(name), chosen, shape, device.arch, op_plans, fused)
     if plan is not None and plan.op.keys() == cells[SERIAL].op.keys():
         cells[PLAN] = at_shape(plan, shape)
     refuse_invalid(cells, device)
@@ -111,6 +114,14 @@ def configs_of(plan: Plan, name: str, ops: Sequence[str] | None) -> dict[str, Op
     if missing:
         raise PlanError(f"plan {plan.short_id} has no {', '.join(missing)}; it computes {', '.join(plan.op_names)}")
     return {op: plan.op[op] for op in ops or plan.op_names}
+
+
+def fused_of(plan: Plan, ops: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The fused kernels of `plan` whose ops are all among `ops` (None: all that it has). Raises PlanError where its
+    configs do not make one."""
+    fused = fused_among(plan.kernel)
+    of = kernel_ops(graph_of(plan), plan.op, fused) if fused else {}
+    return tuple(name for name in fused if ops is None or set(of[name]) <= set(ops))
 
 
 def at_shape(plan: Plan, shape: Shape) -> Plan:

@@ -16,7 +16,7 @@ from mktune.device import Device
 from mktune.errors import CandidateError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
-from mktune.measure.ablation import configs_of
+from mktune.measure.ablation import configs_of, fused_of
 from mktune.measure.admission import refuse_invalid
 from mktune.measure.stats import Interval, difference, median_interval
 from mktune.plan import Plan
@@ -70,6 +70,8 @@ def grow(
 ) -> Growth:
     """Steps of the workload `name` in its growth order, as built-in `mode`, with default configs or those of `plan`.
 
+    Kernels that `plan` fuses are one launch from the step on in which all their ops are there.
+
     Raises InputError for ops, a shape or a plan that do not go together, CandidateError where a step fails or gives
     wrong results.
     """
@@ -91,7 +93,12 @@ def step_plans(
     known = workload(name)
     op_plans = configs_of(plan, name, ops) if plan is not None else None
     order = known.growth_of(tuple(op_plans) if op_plans else ops)
-    begun = [make_plan(known, order[: n + 1], shape, device.arch, mode, op_plans) for n in range(len(order))]
+    so_far = [order[: n + 1] for n in range(len(order))]
+    fused = [fused_of(plan, ops) if plan is not None else () for ops in so_far]
+    begun = [
+        make_plan(known, ops, shape, device.arch, mode, op_plans, together)
+        for ops, together in zip(so_far, fused, strict=True)
+    ]
     alone = {op: make_plan(known, (op,), shape, device.arch, mode, op_plans) for op in order}
     refuse_invalid({"+".join(each.op_names): each for each in (*begun, *alone.values())}, device)
     return begun, alone

@@ -11,7 +11,7 @@ from fake_bench import H200, SHAPE, WORKLOAD, FakeBackend, FakeBench, failed, ok
 
 from mktune.errors import CandidateError, InputError, PlanError
 from mktune.graph.builtin import MODES, make_plan
-from mktune.measure.ablation import PLAN, ablate, cell_plans
+from mktune.measure.ablation import PLAN, ablate, cell_plans, fused_of
 from mktune.plan import OpPlan, Plan
 from mktune.shape import Shape
 from mktune.trial import Outcome, Status
@@ -69,6 +69,22 @@ def test_cells_take_the_configs_of_a_plan_which_is_a_row_itself() -> None:
     part = cell_plans(WORKLOAD.name, ("B0", "D0"), SHAPE, H200, plan)
     assert list(part) == list(MODES)  # the plan computes more
     assert part["serial"].op == {"B0": plan.op["B0"], "D0": plan.op["D0"]}
+
+
+def test_cells_launch_as_one_what_the_plan_launches_as_one() -> None:
+    from test_fused_plans import BOTH, FUSED, KEYS
+
+    cells = cell_plans(WORKLOAD.name, None, SHAPE, H200, FUSED)
+    assert list(cells) == [*MODES, PLAN]
+    assert [set(BOTH) - set(each.kernel) for each in cells.values()] == [set()] * 5
+    assert {each.ops for each in cells.values()} == {FUSED.ops}
+    assert cells["branches+pdl"] == cells[PLAN] == FUSED
+    assert [mode_of(cells[mode]) for mode in MODES] == list(MODES)
+    part = cell_plans(WORKLOAD.name, ("A0", "C0", "B1", "D1"), SHAPE, H200, FUSED)  # D1 has nobody to share with
+    assert all(KEYS in each.kernel and "D1p" in each.kernel for each in part.values())
+    assert fused_of(FUSED, ("C0", "B1")) == (KEYS,)
+    assert fused_of(FUSED) == BOTH
+    assert fused_of(tuned()) == ()
 
 
 def test_a_plan_that_does_not_fit_is_refused() -> None:

@@ -84,6 +84,22 @@ def test_ablate_takes_a_plan_of_the_store_and_measures_it_too(
     assert [row[0] for row in rows_of(out, "A0 ")[:2]] == ["A0", "B0"]
 
 
+@pytest.mark.parametrize("command", ["ablate", "grow"])
+def test_a_fused_plan_is_measured_with_its_fused_kernels_and_that_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    from test_fused_plans import FUSED
+
+    path = tmp_path / "plan.json"
+    path.write_text(FUSED.json)
+    out, _ = run(capsys, command, *ASKED, "--plan", str(path))
+    assert f"configs of {FUSED.short_id}, B1p+C0, D0+D1p fused as there, NVIDIA H200 simulated" in out
+    out, _ = run(capsys, command, *ASKED, "--plan", str(path), "--ops", "A0,B1,C0", "--json")
+    assert json.loads(out)["fused"] == ["B1p+C0"]
+    out, _ = run(capsys, command, *ASKED, "--ops", "A0,B1,C0", "--json")
+    assert json.loads(out)["fused"] == []
+
+
 def test_show_says_where_the_gain_of_a_winner_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = str(tmp_path / "store.db")
     asked = ("--m", "16", "--kv", "8192", "--backend", "sim", "--trials", "60", "--store", store, "--json")

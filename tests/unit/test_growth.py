@@ -74,6 +74,19 @@ def test_steps_take_the_configs_of_a_plan() -> None:
     assert alone["D0"].op["D0"] == begun[1].op["D0"] == plan.op["D0"]
 
 
+@pytest.mark.parametrize("mode", ["serial", "branches+pdl"])
+def test_steps_launch_as_one_what_a_plan_does_as_soon_as_its_ops_are_there(mode: str) -> None:
+    from test_fused_plans import BOTH, FUSED, KEYS, QUERIES
+
+    begun, alone = step_plans(WORKLOAD.name, None, SHAPE, mode, H200, FUSED)
+    first = {kernel: next(n for n, each in enumerate(begun) if kernel in each.kernel) for kernel in (KEYS, QUERIES)}
+    assert {ORDER[n]: kernel for kernel, n in first.items()} == {"B1": KEYS, "D1": QUERIES}
+    assert all(kernel in each.kernel for kernel, n in first.items() for each in begun[n:])
+    assert begun[-1] == make_plan(WORKLOAD, None, SHAPE, "sm_90a", mode, FUSED.op, BOTH)
+    assert "C0" in begun[1].kernel
+    assert all("+" not in kernel for each in alone.values() for kernel in each.kernel)
+
+
 def test_a_step_that_fails_is_named() -> None:
     def answer(plan: Plan) -> Outcome:
         return failed(Status.WRONG_RESULT, "g: 3 rows differ") if "C0" in plan.op else by_count(plan)
