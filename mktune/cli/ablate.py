@@ -15,6 +15,7 @@ from mktune.cli.options import (
     Json,
     Ops,
     Rows,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -47,6 +48,7 @@ def ablate(
     plan: PlanOption = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -56,8 +58,11 @@ def ablate(
     """
     from mktune.measure.ablation import ablate as measure
 
-    asked = study(workload, ops, m, kv, tokens_per_request, plan, store, backend, sim_gpu)
-    cells = [measure(asked.backend, workload, asked.ops, shape, asked.plan) for shape in asked.shapes]
+    asked = study(workload, ops, m, kv, tokens_per_request, plan, store, backend, sim_gpu, scale_format)
+    cells = [
+        measure(asked.backend, workload, asked.ops, shape, asked.plan, scale_format=asked.known.scale_format)
+        for shape in asked.shapes
+    ]
     if as_json:
         render.document(asked.document([cell_document(cell) for cell in cells]))
         return

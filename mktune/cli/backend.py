@@ -44,14 +44,17 @@ def note_left_out(space: SearchSpace) -> None:
         render.note(f"mktune: {what}")
 
 
-def choose_for(workload: str, ops: str | None, name: str, sim_gpu: str) -> tuple[Workload, Ops, Backend]:
-    """The workload, those of its ops that `--ops` names (None: all), and a back end that can run them.
+def choose_for(
+    workload: str, ops: str | None, name: str, sim_gpu: str, scale_format: str | None = None
+) -> tuple[Workload, Ops, Backend]:
+    """The workload under that scale format, those of its ops that `--ops` names (None: all), and a back end that can
+    run them.
 
     Raises InputError for names that are wrong, and else as `choose` and `require_kernels`.
     """
     from mktune.graph.workload import workload as find
 
-    known, chosen = find(workload), names("--ops", ops) or None
+    known, chosen = find(workload, scale_format), names("--ops", ops) or None
     known.subgraph(chosen)
     backend = choose(name, sim_gpu)
     require_kernels(backend, known, chosen)

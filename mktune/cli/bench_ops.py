@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import DEFAULT_WORKLOAD, Json, OneKv, OneM, Tokens, Workload, check_known, example, names
+from mktune.cli.documents import shape_document
+from mktune.cli.options import (
+    DEFAULT_WORKLOAD,
+    Json,
+    OneKv,
+    OneM,
+    ScaleFormat,
+    Tokens,
+    Workload,
+    check_known,
+    example,
+    names,
+)
 from mktune.errors import InputError, SetupError
 from mktune.shape import Shape
 
@@ -34,6 +46,7 @@ def bench_ops(
         bool, typer.Option("--all", help="A spread of the space's configs too, not only the defaults.")
     ] = False,
     configs: Annotated[int, typer.Option("--configs", metavar="N", help="With --all: configs of each op.")] = CONFIGS,
+    scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:
     """Measure each op alone on the GPU, weights cold, fastest config first.
@@ -46,20 +59,22 @@ def bench_ops(
 
     if configs < 1:
         raise InputError("--configs must be at least 1")
-    chosen = names("--ops", ops) or tuple(known_workload(workload).ops)
+    known = known_workload(workload, scale_format)
+    chosen = names("--ops", ops) or known.ops
     check_known(workload, chosen)
     shape = Shape.from_m(m, kv, tokens_per_request)
     try:
         backend = CudaBackend()
     except SetupError as error:
         raise SetupError(f"bench-ops needs a GPU: {error}") from None
-    rows, missing = op_table(backend, workload, chosen, shape, configs if every else 0)
+    number = configs if every else 0
+    rows, missing = op_table(backend, workload, chosen, shape, number, scale_format=known.scale_format)
     if as_json:
         gpu = {"gpu": backend.device.name, "driver": backend.device.driver, "cuda": backend.device.cuda}
-        problem = {"workload": workload, "m": shape.m, "requests": shape.requests, "kv": kv}
+        problem = {"workload": workload, "scale_format": known.scale_format, **shape_document(shape)}
         render.document({**problem, **gpu, "rows": [_data(row) for row in rows], "no_peer": missing})
         return
-    render.folded(f"{workload}, M {shape.m}, KV {kv}, {backend.device.name}, times in µs", "bold")
+    render.folded(f"{known.full_name}, M {shape.m}, KV {kv}, {backend.device.name}, times in µs", "bold")
     print_rows(rows)
     for why in dict.fromkeys(missing.values()):
         absent = ", ".join(op for op in missing if missing[op] == why)

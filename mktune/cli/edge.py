@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.backend import choose
+from mktune.cli.backend import choose, require_kernels
 from mktune.cli.documents import device_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
     BackendName,
     Json,
     OneKv,
+    ScaleFormat,
     SimGpu,
     WorkloadOption,
     example,
@@ -55,6 +56,7 @@ def edge(
     workload: WorkloadOption = DEFAULT_WORKLOAD,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
+    scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:
     """Measure one edge: the consumer waits at entry, after the prologue, with prefetch; PDL off and on.
@@ -65,7 +67,7 @@ def edge(
     """
     from mktune.measure.edge import edge_plans, edge_table
 
-    known = known_workload(workload)
+    known = known_workload(workload, scale_format)
     for op in (producer, consumer):
         if op not in known.ops:
             raise InputError(f"unknown op {op!r}; ops of {workload}: {', '.join(known.ops)}")
@@ -73,13 +75,15 @@ def edge(
     for rows in ms:
         edge_plans(known, producer, consumer, Shape.from_m(rows, kv), "sm_90a")
     chosen = choose(backend, sim_gpu)
-    table = edge_table(chosen, workload, producer, consumer, ms, kv)
+    require_kernels(chosen, known, (producer, consumer))
+    table = edge_table(chosen, workload, producer, consumer, ms, kv, scale_format=known.scale_format)
     if as_json:
         found = {name: [asdict(entry) for entry in getattr(table, name)] for name in ("rows", "choices")}
-        render.document({"producer": producer, "consumer": consumer, **device_document(chosen), **found})
+        between = {"producer": producer, "consumer": consumer, "scale_format": known.scale_format}
+        render.document({**between, **device_document(chosen), **found})
     else:
         where = f"{chosen.device.name}{' simulated' if chosen.simulated else ''}"
-        render.folded(f"{workload} {producer} → {consumer}, KV {kv}, {where}, times in µs", "bold")
+        render.folded(f"{known.full_name} {producer} → {consumer}, KV {kv}, {where}, times in µs", "bold")
         print_rows(table.rows)
         print_choices(table.choices)
 

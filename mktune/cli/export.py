@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mktune.cli import render
-from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, example, names
+from mktune.cli.options import (
+    Gpu,
+    Json,
+    OnlyScaleFormat,
+    Ops,
+    StoreUrl,
+    check_known,
+    check_scale_format,
+    example,
+    names,
+)
 from mktune.cli.replaced import note_lost_bits, replacement_document
 from mktune.cli.summary import count, shape_words
 from mktune.errors import InputError, MktuneError, NothingFoundError
@@ -19,7 +30,7 @@ from mktune.location import hide_password
 
 if TYPE_CHECKING:
     from mktune.jit.fingerprint import Sources
-    from mktune.store import Merged
+    from mktune.store import Merged, StudyProblem
     from mktune.trial import Winner
 
 SERVED = "now served"
@@ -35,6 +46,26 @@ Deterministic = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is exported; None and empty: all. `deterministic`: only winners whose bits are known to repeat."""
+
+    workload: str | None
+    ops: tuple[str, ...]
+    gpu: str | None
+    scale_format: str | None
+    simulated: bool
+    deterministic: bool
+
+    def has(self, problem: StudyProblem) -> bool:
+        """Whether a study of that problem is asked for; studies are of any GPU, measured or simulated."""
+        return (
+            self.workload in (None, problem.workload)
+            and (not self.ops or sorted(self.ops) == list(problem.ops))
+            and self.scale_format in (None, problem.scale_format)
+        )
+
+
 def add(app: typer.Typer) -> None:
     """Register this group's commands."""
     shown = ("mktune export --gpu 'NVIDIA H200' --out plans.json --merge", "mktune export --optuna sqlite:///optuna.db")
@@ -48,6 +79,7 @@ def export(
     workload: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="Only this workload.")] = None,
     ops: Ops = None,
     gpu: Gpu = None,
+    scale_format: OnlyScaleFormat = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Export simulated winners instead.")] = False,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write here; else to stdout.")] = None,
     merge: Annotated[
@@ -69,58 +101,63 @@ def export(
     With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
     before is replaced.
     """
-    from mktune.store import Added, add_to_bundle, bundle_text, write_bundle
+    from mktune.store import bundle_text
 
-    wanted = names("--ops", ops)
+    check_scale_format(scale_format)
+    wanted = Wanted(workload, names("--ops", ops), gpu, scale_format, simulated, deterministic)
     if optuna is not None and (gpu is not None or simulated or merge or deterministic or out is not None):
         raise InputError(
             "--optuna writes studies: --gpu, --simulated, --out, --merge and --deterministic do not go with it"
         )
     if optuna is not None:
-        _to_optuna(optuna, store, study, workload, wanted, as_json)
+        _to_optuna(optuna, store, study, wanted, as_json)
         return
     if study is not None:
         raise InputError("--study goes with --optuna: winners are not of one study")
     if merge and out is None:
         raise InputError("--merge adds to a file: name it with --out")
-    winners = _stored(store, workload, wanted, gpu, simulated, deterministic)
+    winners = _stored(store, wanted)
     if out is None:
         sys.stdout.write(bundle_text(winners))  # the file itself is JSON, with or without --json
-        return
-    if merge:
-        added = add_to_bundle(Path(out), winners, _is_own_build, repeats=deterministic)
     else:
-        write_bundle(Path(out), winners)
+        _to_file(Path(out), winners, wanted, merge, as_json)
+
+
+def _to_file(out: Path, winners: Sequence[Winner], wanted: Wanted, merge: bool, as_json: bool) -> None:
+    from mktune.store import Added, add_to_bundle, write_bundle
+
+    if merge:
+        added = add_to_bundle(out, winners, _is_own_build, repeats=wanted.deterministic)
+    else:
+        write_bundle(out, winners)
         added = Added(tuple(winners), ())
     for pair in added.replaced:
         note_lost_bits(*pair)
     if as_json:
         plans = [winner.plan.plan_id for winner in winners]
         replaced = [{"plan_id": new.plan.plan_id, **replacement_document(new, old)} for new, old in added.replaced]
-        facts = {"holds": len(added.holds), "replaced": replaced, "simulated": simulated}
-        render.document({"file": out, "plans": plans, **facts})
+        facts = {"holds": len(added.holds), "replaced": replaced, "simulated": wanted.simulated}
+        render.document({"file": str(out), "plans": plans, **facts})
     else:
         now = f", which holds {len(added.holds)} now" if merge else ""
-        render.line(f"{count(len(winners), 'simulated plan' if simulated else 'plan')} written to {out}{now}")
+        render.line(f"{count(len(winners), 'simulated plan' if wanted.simulated else 'plan')} written to {out}{now}")
 
 
-def _stored(
-    url: str | None, workload: str | None, ops: tuple[str, ...], gpu: str | None, simulated: bool, deterministic: bool
-) -> list[Winner]:
+def _stored(url: str | None, wanted: Wanted) -> list[Winner]:
     """The winners that match. Raises InputError for a name that is unknown, NothingFoundError for the other kind, or
     where bits must repeat and no plan's are known to."""
     from mktune.store import Store
 
     with Store.open(url, write=False) as store:
-        found = store.winners(workload=workload, ops=ops or None, gpu=gpu)
-    winners = [winner for winner in found if winner.measurement.policy.simulated == simulated]
+        found = store.winners(
+            workload=wanted.workload, ops=wanted.ops or None, gpu=wanted.gpu, scale_format=wanted.scale_format
+        )
+    winners = [winner for winner in found if winner.measurement.policy.simulated == wanted.simulated]
     if not winners:
-        check_known(workload, ops)
+        check_known(wanted.workload, wanted.ops)
         if found:
-            raise NothingFoundError(_other_kind(len(found), simulated))
-    if deterministic:
-        return _known_to_repeat(winners)
-    return winners
+            raise NothingFoundError(_other_kind(len(found), wanted.simulated))
+    return _known_to_repeat(winners) if wanted.deterministic else winners
 
 
 def _known_to_repeat(winners: Sequence[Winner]) -> list[Winner]:
@@ -134,17 +171,14 @@ def _known_to_repeat(winners: Sequence[Winner]) -> list[Winner]:
     return repeating
 
 
-def _to_optuna(
-    url: str, store: str | None, name: str | None, workload: str | None, ops: Sequence[str], as_json: bool
-) -> None:
+def _to_optuna(url: str, store: str | None, name: str | None, wanted: Wanted, as_json: bool) -> None:
     """Raises NothingFoundError where no study that is asked for has a trial that has ended."""
     from mktune.search.optuna_export import write_studies
     from mktune.store import Store
 
     with Store.open(store, write=False) as opened:
         found = [opened.find_study(name)] if name is not None else opened.studies()
-        found = [each for each in found if workload in (None, each.problem.workload)]
-        found = [each for each in found if not ops or sorted(ops) == list(each.problem.ops)]
+        found = [each for each in found if wanted.has(each.problem)]
         studies = [(each, trials) for each in found if (trials := opened.trials(each))]
     if not studies:
         raise NothingFoundError("no study to export: none that is asked for has a trial that has ended")

@@ -17,6 +17,7 @@ from mktune.shape import Shape
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
+    from mktune.graph.workload import Workload
     from mktune.plan import Plan
 
 PlanOption = Annotated[
@@ -29,9 +30,10 @@ PlanOption = Annotated[
 
 @dataclass(frozen=True)
 class Study:
-    """What is measured: `ops` (None: all, or all of `plan`) of a workload at each of `shapes` on a back end."""
+    """What is measured: `ops` (None: all, or all of `plan`) of a workload, under its scale format, at each of `shapes`
+    on a back end."""
 
-    workload: str
+    known: Workload
     ops: tuple[str, ...] | None
     shapes: tuple[Shape, ...]
     plan: Plan | None
@@ -47,16 +49,17 @@ class Study:
     @property
     def title(self) -> str:
         """Ops, configs and device, for people."""
-        ops = self.ops or (self.plan.op_names if self.plan else find_workload(self.workload).ops)
+        ops = self.ops or (self.plan.op_names if self.plan else self.known.ops)
         configs = f"configs of {self.plan.short_id}" if self.plan else "default configs"
         configs += f", {', '.join(self.fused)} fused as there" if self.fused else ""
         mark = " simulated" if self.backend.simulated else ""
-        return f"{self.workload} {','.join(ops)}, {configs}, {self.backend.device.name}{mark}"
+        return f"{self.known.full_name} {','.join(ops)}, {configs}, {self.backend.device.name}{mark}"
 
     def document(self, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The study with one entry of `cells` for each shape, as JSON data."""
         return {
-            "workload": self.workload,
+            "workload": self.known.name,
+            "scale_format": self.known.scale_format,
             **device_document(self.backend),
             "plan_id": self.plan.plan_id if self.plan else None,
             "fused": list(self.fused),
@@ -74,21 +77,25 @@ def study(
     store: str | None,
     backend: str,
     sim_gpu: str,
+    scale_format: str | None,
 ) -> Study:
-    """The study that options describe. Where M is the plan's, so are the tokens of a request unless they are given.
+    """The study that options describe. Unless they are given, the scale format is the plan's, and the tokens of a
+    request are where M is.
 
     Raises InputError for names and numbers that are wrong, SetupError where there is no such back end.
     """
-    known, chosen = find_workload(workload), names("--ops", ops) or None
+    known, chosen = find_workload(workload, scale_format), names("--ops", ops) or None
     known.subgraph(chosen)
     grid = shapes(m, kv, tokens_per_request)
     picked = choose(backend, sim_gpu)
     found = None
     if plan is not None:
-        at = BuiltinAt(workload, chosen or (), grid[0], picked.device.arch)
+        at = BuiltinAt(workload, chosen or (), grid[0], picked.device.arch, scale_format)
         found = find(plan, at, store).plan
+        if scale_format is None and found.workload == workload:
+            known = find_workload(workload, found.scale_format)
         if tokens_per_request is None:
             own = found.shape
             grid = [Shape.from_m(s.m, s.kv, own.tokens_per_request) if s.m == own.m else s for s in grid]
     require_kernels(picked, known, chosen or (found.op_names if found and found.workload == workload else None))
-    return Study(workload, chosen, tuple(grid), found, picked)
+    return Study(known, chosen, tuple(grid), found, picked)

@@ -16,6 +16,7 @@ from mktune.cli.options import (
     Json,
     Ops,
     Rows,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -56,6 +57,7 @@ def grow(
     mode: Mode = "branches+pdl",
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -66,8 +68,11 @@ def grow(
     from mktune.measure.growth import grow as measure
 
     choice("--mode", mode, MODES)
-    asked = study(workload, ops, m, kv, tokens_per_request, plan, store, backend, sim_gpu)
-    cells = [measure(asked.backend, workload, asked.ops, shape, mode, asked.plan) for shape in asked.shapes]
+    asked = study(workload, ops, m, kv, tokens_per_request, plan, store, backend, sim_gpu, scale_format)
+    cells = [
+        measure(asked.backend, workload, asked.ops, shape, mode, asked.plan, scale_format=asked.known.scale_format)
+        for shape in asked.shapes
+    ]
     if as_json:
         render.document({"mode": mode, **asked.document([cell_document(cell) for cell in cells])})
         return

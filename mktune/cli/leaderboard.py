@@ -11,7 +11,19 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.documents import shape_document
-from mktune.cli.options import Gpu, Json, Ops, StoreUrl, check_known, check_sizes, example, names, numbers
+from mktune.cli.options import (
+    Gpu,
+    Json,
+    OnlyScaleFormat,
+    Ops,
+    StoreUrl,
+    check_known,
+    check_scale_format,
+    check_sizes,
+    example,
+    names,
+    numbers,
+)
 from mktune.cli.shipped import shipped_leaderboard
 from mktune.cli.summary import does, full_name, shape_words
 from mktune.errors import InputError, NothingFoundError
@@ -71,9 +83,7 @@ def leaderboard(
     m: Annotated[str | None, typer.Option("--m", metavar="1,16", help="Only these numbers of rows.")] = None,
     kv: Annotated[str | None, typer.Option("--kv", metavar="8192", help="Only these capacities.")] = None,
     gpu: Gpu = None,
-    scale_format: Annotated[
-        str | None, typer.Option("--scale-format", metavar="fp32|ue8m0", help="Only this scale format.")
-    ] = None,
+    scale_format: OnlyScaleFormat = None,
     study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="Only this study.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each problem.")] = 10,
     watch: Annotated[
@@ -90,7 +100,7 @@ def leaderboard(
     wanted_m = numbers("--m", m) if m is not None else None
     wanted_kv = numbers("--kv", kv) if kv is not None else None
     check_sizes(wanted_m or (), wanted_kv or ())
-    _check_scale_format(scale_format)
+    check_scale_format(scale_format)
     wanted = Wanted(workload, names("--ops", ops), wanted_m, wanted_kv, gpu, study, limit, scale_format)
     _check_watch(watch, every, as_json)
     if shipped:
@@ -120,13 +130,6 @@ def _stored(url: str | None, wanted: Wanted) -> list[LeaderboardRow]:
             check_known(wanted.workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(store, wanted.study))
     return rows
-
-
-def _check_scale_format(name: str | None) -> None:
-    from mktune.ops.scale_formats import SCALE_FORMATS
-
-    if name is not None and name not in SCALE_FORMATS:
-        raise InputError(f"unknown scale format {name!r}; known: {', '.join(SCALE_FORMATS)}")
 
 
 def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from mktune.cli.options import (
     Json,
     Ops,
     Rows,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -44,6 +45,7 @@ def matrix(
     tokens_per_request: Tokens = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +54,7 @@ def matrix(
     from mktune.store import Store
 
     grid = shapes(m, kv, tokens_per_request)
-    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
+    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu, scale_format)
     with Store.open(store, write=False) as opened:
         cells = []
         for cell in measure(known, chosen, grid, picked, opened):
@@ -63,10 +65,12 @@ def matrix(
         raise NothingFoundError(f"{location} holds no plan of these shapes on {picked.device.name}: `mktune tune` them")
     if as_json:
         found = [_document(cell) for cell in cells]
-        render.document({"workload": workload, **device_document(picked), "cells": found})
+        render.document(
+            {"workload": workload, "scale_format": known.scale_format, **device_document(picked), "cells": found}
+        )
         return
     mark = " simulated" if picked.simulated else ""
-    render.folded(f"{workload} on {picked.device.name}{mark}: spans in µs", "bold")
+    render.folded(f"{known.full_name} on {picked.device.name}{mark}: spans in µs", "bold")
     _print_spans(cells)
     render.line()
     if any(cell.borrowed for cell in cells):

@@ -40,6 +40,9 @@ ScaleFormat = Annotated[
     str | None,
     typer.Option("--scale-format", metavar="fp32|ue8m0", help="How scales are represented. [as the workload says]"),
 ]
+OnlyScaleFormat = Annotated[
+    str | None, typer.Option("--scale-format", metavar="fp32|ue8m0", help="Only this scale format.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 PlanName = Annotated[
     str,
@@ -99,6 +102,14 @@ def check_known(workload: str | None, ops: Sequence[str]) -> None:
     for op in ops:
         if op not in have:
             raise InputError(f"unknown op {op!r}; ops of {workload or 'the workloads'}: {', '.join(have)}")
+
+
+def check_scale_format(name: str | None) -> None:
+    """Raises InputError for a scale format that no workload can have; None: any."""
+    from mktune.ops.scale_formats import SCALE_FORMATS
+
+    if name is not None and name not in SCALE_FORMATS:
+        raise InputError(f"unknown scale format {name!r}; known: {', '.join(SCALE_FORMATS)}")
 
 
 def check_sizes(rows: Sequence[int], contexts: Sequence[int]) -> None:

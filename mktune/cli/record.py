@@ -18,6 +18,7 @@ from mktune.cli.options import (
     OneKv,
     OneM,
     Ops,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -81,6 +82,7 @@ def record(
     sim_gpu: SimGpu = "h200",
     store: StoreUrl = None,
     seed: Seed = 0,
+    scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:
     """Measure every valid plan of a part of the search space into one file, which `compare-samplers` replays.
@@ -92,7 +94,7 @@ def record(
     from mktune.search.stopping import Stopped
     from mktune.space import SearchSpace
 
-    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu)
+    known, chosen, picked = choose_for(workload, ops, backend, sim_gpu, scale_format)
     space = SearchSpace.load(known, chosen, Shape.from_m(m, kv, tokens_per_request), picked.device)
     note_left_out(space)
     around = _around(space, picked, plan, store)

@@ -19,6 +19,7 @@ from mktune.cli.options import (
     OneM,
     Ops,
     PlanName,
+    ScaleFormat,
     SimGpu,
     StoreUrl,
     Tokens,
@@ -64,6 +65,7 @@ def trace(
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
+    scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +76,8 @@ def trace(
     """
     targets = _targets(out, png)
     chosen = choose(backend, sim_gpu)
-    at = BuiltinAt(workload, names("--ops", ops), Shape.from_m(m, kv, tokens_per_request), chosen.device.arch)
+    size = Shape.from_m(m, kv, tokens_per_request)
+    at = BuiltinAt(workload, names("--ops", ops), size, chosen.device.arch, scale_format)
     traced = find(plan, at, store).plan
     found = record(traced, chosen, seed)
     _write(targets, found, traced)
@@ -109,6 +112,7 @@ def document(trace: Trace, plan: Plan, targets: dict[str, Path]) -> dict[str, An
     return {
         **trace.to_dict(),
         "workload": plan.workload,
+        "scale_format": plan.scale_format,
         **shape_document(plan.shape),
         "noting_costs": interval_document(cost(trace)),
         "mean_sms": {"active": active, "working": working},
@@ -224,7 +228,8 @@ def _write(targets: dict[str, Path], trace: Trace, plan: Plan) -> None:
     from mktune.cli.timeline_png import draw_png
 
     mark = ", simulated" if trace.simulated else ""
-    title = f"{plan.short_id}  {plan.workload}, {shape_words(plan.shape)}, {trace.gpu}{mark}"
+    name = full_name(plan.workload, plan.scale_format)
+    title = f"{plan.short_id}  {name}, {shape_words(plan.shape)}, {trace.gpu}{mark}"
     for kind, path in targets.items():
         with writing(path):
             if kind == "png":

@@ -16,7 +16,7 @@ from mktune.device import Device
 from mktune.errors import PlanError
 from mktune.graph.builtin import MODES, builtin_plans
 from mktune.graph.fused import fused_among, kernel_ops
-from mktune.graph.workload import graph_of, workload
+from mktune.graph.workload import Workload, graph_of, workload
 from mktune.measure.admission import refuse_invalid, verify_all
 from mktune.measure.stats import Interval, bootstrap_median, median_interval
 from mktune.phases import Phases
@@ -62,16 +62,24 @@ class Ablation:
 
 
 def ablate(
-    backend: Backend, name: str, ops: Sequence[str] | None, shape: Shape, plan: Plan | None = None, seed: int = 0
+    backend: Backend,
+    name: str,
+    ops: Sequence[str] | None,
+    shape: Shape,
+    plan: Plan | None = None,
+    seed: int = 0,
+    scale_format: str | None = None,
 ) -> Ablation:
-    """The four cells of the workload `name` at `shape`, with default configs or those of `plan`, and its fused kernels.
+    """The four cells of the workload `name`, under a scale format of it (None: its own), at `shape`: with default
+    configs or those of `plan`, and the kernels that it fuses.
 
     `plan` itself is a fifth row where it computes the same ops. Raises InputError for ops, a shape or a plan that do
     not go together, CandidateError where a cell fails or gives wrong results.
     """
-    cells = cell_plans(name, ops, shape, backend.device, plan)
+    known = workload(name, scale_format)
+    cells = cell_plans(name, ops, shape, backend.device, plan, scale_format)
     seconds = Phases()
-    problem = Problem(name, next(iter(cells.values())).op_names, shape, seed)
+    problem = Problem.of(known, next(iter(cells.values())).op_names, shape, seed)
     with backend.open(problem) as bench:
         bench.prepare(list(cells.values()))
         with seconds("verify"):
@@ -91,25 +99,32 @@ def ablate(
 
 
 def cell_plans(
-    name: str, ops: Sequence[str] | None, shape: Shape, device: Device, plan: Plan | None = None
+    name: str,
+    ops: Sequence[str] | None,
+    shape: Shape,
+    device: Device,
+    plan: Plan | None = None,
+    scale_format: str | None = None,
 ) -> dict[str, Plan]:
     """Cell → its plan, in the order of MODES, and `plan` at that shape as PLAN. Raises as `ablate` does."""
-    op_plans = configs_of(plan, name, ops) if plan is not None else None
+    known = workload(name, scale_format)
+    op_plans = configs_of(plan, known, ops) if plan is not None else None
     chosen = tuple(op_plans) if op_plans else ops
     fused = fused_of(plan, chosen) if plan is not None else ()
-    cells = builtin_plans(workload(name), chosen, shape, device.arch, op_plans, fused)
+    cells = builtin_plans(known, chosen, shape, device.arch, op_plans, fused)
     if plan is not None and plan.op.keys() == cells[SERIAL].op.keys():
         cells[PLAN] = at_shape(plan, shape)
     refuse_invalid(cells, device)
     return cells
 
 
-def configs_of(plan: Plan, name: str, ops: Sequence[str] | None) -> dict[str, OpPlan]:
-    """Configs of `ops` (None: all that it has) in `plan`. Raises PlanError where it has none for one of them."""
-    if plan.workload != name:
-        raise PlanError(f"plan {plan.short_id} is one of {plan.workload}, not of {name}")
-    if plan.scale_format != (own := workload(name).scale_format):
-        raise PlanError(f"plan {plan.short_id} has scale_format {plan.scale_format}, not {own}")
+def configs_of(plan: Plan, known: Workload, ops: Sequence[str] | None) -> dict[str, OpPlan]:
+    """Configs of `ops` (None: all that it has) in `plan`. Raises PlanError where it has none for one of them, or is of
+    another workload or scale format."""
+    if plan.workload != known.name:
+        raise PlanError(f"plan {plan.short_id} is one of {plan.workload}, not of {known.name}")
+    if plan.scale_format != known.scale_format:
+        raise PlanError(f"plan {plan.short_id} has scale_format {plan.scale_format}, not {known.scale_format}")
     missing = [op for op in ops or () if op not in plan.op]
     if missing:
         raise PlanError(f"plan {plan.short_id} has no {', '.join(missing)}; it computes {', '.join(plan.op_names)}")

@@ -197,7 +197,7 @@ def _with_kernels(plan: Plan, kernels: Mapping[str, KernelPlan]) -> Plan:
 def _placed(plan: Plan, names: Sequence[str]) -> Plan:
     """Kernels `names` with their wait at entry, their trigger at exit (where they know that) and no L2 prefetch."""
     plain: dict[str, KernelPlan] = {}
-    for name, call in workload(plan.workload).subgraph(plan.op_names).calls.items():
+    for name, call in graph_of(plan).calls.items():
         config = plan.op[name]
         plain |= zip(call.kernel_names(config), call.default_kernels(config), strict=True)
     placed = {

@@ -95,17 +95,20 @@ def edge_table(
     ms: Sequence[int] = MS,
     kv: int = 8192,
     op_plans: dict[str, OpPlan] | None = None,
+    scale_format: str | None = None,
 ) -> EdgeTable:
-    """What the edge from `producer` to `consumer` is worth. `op_plans` are configs other than the default ones.
+    """What the edge from `producer` to `consumer` is worth, under a scale format of the workload (None: its own).
+    `op_plans` are configs other than the default ones.
 
     Raises InputError where the two ops have no edge; CandidateError where one of the graphs gives wrong results.
     """
+    known = workload(workload_name, scale_format)
     with ExitStack() as opened:
         benches: list[tuple[Shape, Bench, EdgePlans]] = []
         for m in ms:
             shape = Shape.from_m(m, kv)
-            plans = edge_plans(workload(workload_name), producer, consumer, shape, backend.device.arch, op_plans)
-            bench = opened.enter_context(backend.open(Problem(workload_name, (producer, consumer), shape)))
+            plans = edge_plans(known, producer, consumer, shape, backend.device.arch, op_plans)
+            bench = opened.enter_context(backend.open(Problem.of(known, (producer, consumer), shape)))
             bench.prepare(list(plans.values()))
             benches.append((shape, bench, plans))
         # Processes start and kernels compile side by side, and all of it ends before anything is timed.

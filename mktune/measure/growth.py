@@ -67,17 +67,19 @@ def grow(
     mode: str,
     plan: Plan | None = None,
     seed: int = 0,
+    scale_format: str | None = None,
 ) -> Growth:
-    """Steps of the workload `name` in its growth order, as built-in `mode`, with default configs or those of `plan`.
+    """Steps of the workload `name`, under a scale format of it (None: its own), in its growth order: as built-in
+    `mode`, with default configs or those of `plan`.
 
     Kernels that `plan` fuses are one launch from the step on in which all their ops are there.
 
     Raises InputError for ops, a shape or a plan that do not go together, CandidateError where a step fails or gives
     wrong results.
     """
-    begun, alone = step_plans(name, ops, shape, mode, backend.device, plan)
+    begun, alone = step_plans(name, ops, shape, mode, backend.device, plan, scale_format)
     seconds, found = dict[str, float](), dict[str, tuple[Measurement, Measurement]]()
-    problem = Problem(name, begun[-1].op_names, shape, seed)
+    problem = Problem.of(workload(name, scale_format), begun[-1].op_names, shape, seed)
     with backend.open(problem) as bench:
         _prepare(bench, [*begun, *alone.values()])
         for (op, single), so_far in zip(alone.items(), begun, strict=True):
@@ -87,11 +89,17 @@ def grow(
 
 
 def step_plans(
-    name: str, ops: Sequence[str] | None, shape: Shape, mode: str, device: Device, plan: Plan | None = None
+    name: str,
+    ops: Sequence[str] | None,
+    shape: Shape,
+    mode: str,
+    device: Device,
+    plan: Plan | None = None,
+    scale_format: str | None = None,
 ) -> tuple[list[Plan], dict[str, Plan]]:
     """The plan of each step, and op → its plan alone, both in growth order. Raises as `grow` does."""
-    known = workload(name)
-    op_plans = configs_of(plan, name, ops) if plan is not None else None
+    known = workload(name, scale_format)
+    op_plans = configs_of(plan, known, ops) if plan is not None else None
     order = known.growth_of(tuple(op_plans) if op_plans else ops)
     so_far = [order[: n + 1] for n in range(len(order))]
     fused = [fused_of(plan, ops) if plan is not None else () for ops in so_far]

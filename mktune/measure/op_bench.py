@@ -58,26 +58,48 @@ class OpRow:
 
 
 def op_table(
-    backend: CudaBackend, workload_name: str, ops: Sequence[str], shape: Shape, configs: int, seed: int = 0
+    backend: CudaBackend,
+    workload_name: str,
+    ops: Sequence[str],
+    shape: Shape,
+    configs: int,
+    seed: int = 0,
+    scale_format: str | None = None,
 ) -> tuple[list[OpRow], dict[str, str]]:
     """Rows by op, fastest first, and op → why there is no peer. `configs`: of each op, besides its default.
 
-    Raises InputError for an unknown op, SetupError without a GPU.
+    scale_format  of the workload; None: its own
+
+    Raises InputError for an unknown op, or one that no implementation computes in that format; SetupError without a
+    GPU.
     """
-    known = workload(workload_name)
+    known = workload(workload_name, scale_format)
+    for asked in [None] if set(ops) == set(known.ops) else [(op,) for op in ops]:
+        known.require_implementations(asked, backend.device.arch)
     rows: list[OpRow] = []
     missing: dict[str, str] = {}
-    with backend.open(Problem.of(known, known.ops, shape, seed)) as whole:
-        for op in ops:
-            limit = whole.stream_limit(known.graph.calls[op].op.bytes_read(shape))
-            peer, why = _peer(whole, op)
-            if why:
-                missing[op] = why
-            with whole.alone((op,)) as bench:
-                chosen = list(plans(known, op, shape, backend.device, configs, seed))
-                found = list(_measured(bench, chosen, limit, peer))
-            rows += sorted(found, key=lambda row: (row.us is None, row.us or 0.0))
+    # One process for all; one for each where the workload has an op that can be no part of a problem.
+    whole = all(call.op.implementations(backend.device.arch) for call in known.graph.calls.values())
+    for together in [tuple(ops)] if whole else [(op,) for op in ops]:
+        with backend.open(Problem.of(known, known.ops if whole else together, shape, seed)) as bench:
+            for op in together:
+                found, why = _of_op(bench, known, op, backend.device, configs, seed)
+                rows += found
+                missing |= {op: why} if why else {}
     return rows, missing
+
+
+def _of_op(
+    whole: CudaBench, known: Workload, op: str, device: Device, configs: int, seed: int
+) -> tuple[list[OpRow], str]:
+    """The op's rows, fastest first, and why there is no peer."""
+    shape = whole.problem.shape
+    limit = whole.stream_limit(known.graph.calls[op].op.bytes_read(shape))
+    peer, why = _peer(whole, op)
+    with whole.alone((op,)) as bench:
+        chosen = list(plans(known, op, shape, device, configs, seed))
+        found = list(_measured(bench, chosen, limit, peer))
+    return sorted(found, key=lambda row: (row.us is None, row.us or 0.0)), why
 
 
 def plans(

@@ -410,7 +410,7 @@ def _bytes(data: Any) -> bytes:
 
 
 def _may_write(args: list[str]) -> bool:
-    return bool(args) and args[0] in ("tune", "import", "export")
+    return bool(args) and args[0] in ("tune", "worker", "import", "export", "record", "trace")
 
 
 class CommandLines:

@@ -47,8 +47,8 @@ class FakeBench:
 
     cold_bytes = 1000
 
-    def __init__(self, ops):
-        self.ops = ops
+    def __init__(self, problem):
+        self.problem, self.ops = problem, problem.ops
 
     def __enter__(self):
         return self
@@ -57,7 +57,7 @@ class FakeBench:
         pass
 
     def alone(self, ops):
-        return FakeBench(ops)
+        return FakeBench(self.problem.part(ops))
 
     def stream_limit(self, size):
         return size / 4e6
@@ -83,11 +83,12 @@ class FakeBackend:
     device = H200
 
     def __init__(self, *args):
-        pass
+        self.opened = []
 
     def open(self, problem):
-        assert problem.ops == tuple(PREFIX.ops)
-        return FakeBench(problem.ops)
+        problem.known.require_implementations(problem.ops, self.device.arch)
+        self.opened.append(problem.ops)
+        return FakeBench(problem)
 
 
 @pytest.fixture
@@ -97,7 +98,9 @@ def nothing_provided(monkeypatch):
 
 
 def test_rows_are_sorted_by_time_and_failures_come_last(nothing_provided):
-    rows, missing = op_table(FakeBackend(), PREFIX.name, ("B0", "B1", "A0"), SHAPE, 0)
+    backend = FakeBackend()
+    rows, missing = op_table(backend, PREFIX.name, ("B0", "B1", "A0"), SHAPE, 0)
+    assert backend.opened == [PREFIX.ops]
     assert [(row.op, row.mode, row.us) for row in rows] == [
         ("B0", "serial+pdl", 4.0), ("B0", "serial", 5.0), ("B1", "serial", 5.0), ("B1", "serial+pdl", None),
         ("A0", "serial", 5.0),
@@ -121,7 +124,33 @@ def test_the_command_prints_a_table_or_json(capsys, monkeypatch, nothing_provide
     assert found["rows"][0]["config"]["impl"] == "wgmma"
 
 
-@pytest.mark.parametrize("args", [("--ops", "Z9"), ("--m", "0"), ("--all", "--configs", "0")])
+def test_a_format_that_some_ops_lack_is_measured_of_the_others_one_by_one(capsys, monkeypatch, nothing_provided):
+    """D2 and C0 are not connected, and no process can have an op that nothing computes."""
+    backend = FakeBackend()
+    rows, _ = op_table(backend, PREFIX.name, ("D2", "C0"), SHAPE, 0, scale_format="ue8m0")
+    assert [(row.op, row.plan.scale_format) for row in rows] == [("D2", "ue8m0"), ("C0", "ue8m0")]
+    assert backend.opened == [("D2",), ("C0",)]
+    monkeypatch.setattr("mktune.backends.cuda.CudaBackend", FakeBackend)
+    out, _ = run(capsys, "bench-ops", "--ops", "D2,C0", "--scale-format", "ue8m0", "--json")
+    assert json.loads(out)["scale_format"] == "ue8m0"
+    out, _ = run(capsys, "bench-ops", "--ops", "D2,C0", "--scale-format", "ue8m0")
+    assert out.startswith(f"{PREFIX.name} ue8m0, M 16")
+
+
+@pytest.mark.parametrize(
+    ("ops", "lacking"), [(("--ops", "C0,B0"), "B0"), ((), "A0, B0, B1, D0, D1")], ids=lambda each: str(each)
+)
+def test_a_format_that_nothing_computes_is_refused_before_anything_is_measured(capsys, monkeypatch, ops, lacking):
+    monkeypatch.setattr("mktune.backends.cuda.CudaBackend", FakeBackend)
+    monkeypatch.setattr(FakeBackend, "open", lambda *args: pytest.fail("the device was asked for"))
+    _, error = run(capsys, "bench-ops", *ops, "--scale-format", "ue8m0", code=2)
+    assert error.startswith(f"mktune: error: no implementation of {lacking} computes scale_format ue8m0 on sm_90a")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "args", [("--ops", "Z9"), ("--scale-format", "ue9"), ("--m", "0"), ("--all", "--configs", "0")]
+)
 def test_bad_input_is_refused_without_a_gpu(capsys, args):
     run(capsys, "bench-ops", *args, code=2)
 
