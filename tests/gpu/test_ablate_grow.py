@@ -11,7 +11,7 @@ from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
 from mktune.cli.ablate import cell_document as ablation_document
 from mktune.cli.grow import cell_document as growth_document
-from mktune.graph.builtin import MODES, builtin_plans
+from mktune.graph.builtin import MODES, builtin_plans, make_plan
 from mktune.graph.workload import workload
 from mktune.graph.workloads.glm52_attention_prefix import article_plan
 from mktune.lowering.graph import lower
@@ -20,6 +20,8 @@ from mktune.measure.ablation import PLAN, ablate, cell_plans
 from mktune.measure.attribution import GROUPS
 from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.growth import grow, step_plans
+from mktune.measure.op_bench import op_table
+from mktune.plan import OpPlan
 from mktune.shape import Shape
 from mktune.trial import Status
 
@@ -130,3 +132,35 @@ def test_a_winner_says_where_its_gain_comes_from(backend):
     for group in ("branches", "pdl"):
         assert losses[group].low_us > 0, group
         assert losses[group].span_us < dict(winner.builtins)["serial"]
+
+
+def test_a_fused_plan_is_measured_with_its_fused_kernels(backend):
+    known = workload(NAME)
+    configs = known.default_ops(known.ops, backend.device.arch)
+    gate = configs["C0"]
+    configs["C0"] = OpPlan.of(gate.impl, {**dict(gate.config), "finalizer": "last_arriver"})
+    fused = ("B1p+C0", "D0+D1p")
+    plan = make_plan(known, None, SHAPE, backend.device.arch, "branches+pdl", configs, fused)
+    found = ablate(backend, NAME, None, SHAPE, plan)
+    print("ablate, fused:", {mode: span.median for mode, span in found.spans.items()})
+    assert all(set(fused) <= set(each.kernel) for each in found.plans.values())
+    assert found.plans[PLAN] == found.plans["branches+pdl"]
+    assert found.spans[PLAN].median == pytest.approx(found.spans["branches+pdl"].median, rel=0.01)
+    grown = grow(backend, NAME, ("A0", "C0", "B1"), SHAPE, "branches+pdl", plan)
+    print("grow, fused:", {step.op: step.span.median for step in grown.steps})
+    assert [fused[0] in step.plan.kernel for step in grown.steps] == [False, False, True]
+    assert grown.steps[-1].span.median < grown.alone_us
+
+
+def test_ops_without_scales_are_measured_under_a_format_that_others_lack(backend):
+    """Each in a process of its own: D2 and C0 are not connected, and what would connect them nothing computes."""
+    rows, _ = op_table(backend, NAME, ("D2", "C0"), SHAPE, 0, scale_format="ue8m0")
+    plain, _ = op_table(backend, NAME, ("D2", "C0"), SHAPE, 0)
+    at = {(row.op, row.plan.op[row.op], row.mode): row for row in plain}
+    assert {row.op for row in rows} == {"D2", "C0"}
+    for row in rows:
+        assert row.status == "ok", row.reason
+        assert row.plan.scale_format == "ue8m0"
+        assert row.us == pytest.approx(at[row.op, row.plan.op[row.op], row.mode].us, rel=0.05)
+    found = ablate(backend, NAME, ("C0",), SHAPE, scale_format="ue8m0")
+    assert {plan.scale_format for plan in found.plans.values()} == {"ue8m0"}
