@@ -29,9 +29,8 @@ def held(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 def _locked(path: Path, wait: bool) -> int:
-    flags = os.O_CLOEXEC | (os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT)
     while True:
-        handle = os.open(path, flags, 0o666)
+        handle = _opened(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_at(path, handle):
@@ -43,6 +42,17 @@ def _locked(path: Path, wait: bool) -> int:
             os.close(handle)
             raise
         os.close(handle)  # who held it has put another file in its place, or taken it away
+
+
+def _opened(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        if not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # another user's; a lock needs no right to write
 
 
 def _is_at(path: Path, handle: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -57,6 +58,25 @@ def test_who_waits_gets_it_when_it_is_free(place: Path) -> None:
         assert not entered.wait(0.2)
     other.join(LIMIT_S)
     assert entered.is_set()
+
+
+def test_a_file_of_another_user_is_locked_without_the_right_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the lock of a GPU is that two users share: nobody may write, or make, what another has in /tmp."""
+    path, opened = tmp_path / "it", os.open
+    path.write_text("{}")
+
+    def refuse(name: Path, flags: int, *mode: int) -> int:
+        if flags & (os.O_RDWR | os.O_CREAT):
+            raise PermissionError(13, "Permission denied", str(name))
+        return opened(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with held(path, wait=True), pytest.raises(HeldElsewhere), held(path, wait=False):
+        pass
+    with pytest.raises(PermissionError), held(tmp_path / "none yet", wait=True):
+        pass
 
 
 def test_a_file_that_was_replaced_meanwhile_is_locked_anew(tmp_path: Path) -> None:
