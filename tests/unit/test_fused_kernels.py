@@ -285,6 +285,19 @@ def test_what_cannot_be_one_launch_says_so() -> None:
         fused_launch(titles[::-1], plans, parts, kernel)
 
 
+@pytest.mark.parametrize(("name", "ops"), [("B1p+C0", ("B1", "C0")), ("D0+D1p", ("D0", "D1"))])
+def test_what_is_launched_is_compiled_from_what_a_build_is_told_by(
+    name: str, ops: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is named in one place: a kernel of another file would be in no fingerprint."""
+    plan = plan_of("no splits", "sm_90a")
+    parts = [own_launch(plan, op, name) for op in ops]
+    titles, plans = [WORKLOAD.graph.calls[op].op.title for op in ops], [plan.op[op] for op in ops]
+    monkeypatch.setattr("mktune.ops.launch.fused_source", lambda titles: f"elsewhere/{'-'.join(titles)}.cu")
+    launch = fused_launch(titles, plans, parts, plan.kernel[name])
+    assert launch.kernel.source == f"elsewhere/{titles[0]}-{titles[1]}.cu"
+
+
 def test_fused_sources_change_no_fingerprint_of_the_ops_alone() -> None:
     for name in NAMES:
         titles = [WORKLOAD.graph.calls[op].op.title for op in WORKLOAD.fused_kernels(None, "sm_90a")[name]]

@@ -6,7 +6,8 @@
 They are found by the op's title, here or in one's own packages (see `mktune.extensions`). What ops do as one launch is
 in a module of their titles, joined by "_":
 
-    fused         (op plans, launches of the ops' own first kernels, kernel plan) → one launch in their place
+    fused         (source, op plans, launches of the ops' own first kernels, kernel plan) → one launch in their place,
+                  of a kernel in `source`, as `fused_source` names it
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def fused_launch(titles: Sequence[str], plans: Sequence[OpPlan], parts: Sequence
     fused = getattr(_module(title), "fused", None)
     if fused is None:
         raise SetupError(f"{' and '.join(titles)} have no kernel in common: no ops/launch/{title}.py has `fused`")
-    made: Launch = fused(plans, parts, kernel)
+    made: Launch = fused(fused_source(titles), plans, parts, kernel)
     return made
 
 

@@ -9,12 +9,10 @@ from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.launch.shared import joined
 from mktune.plan import KernelPlan, OpPlan
 
-SOURCE = "standalone/indexer_k_head_gate.cu"
 
-
-def fused(plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) -> Launch:
-    """`parts` are the launches of the ops' own kernels. Finalizers of B1: kernel and last_arriver."""
+def fused(source: str, plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) -> Launch:
+    """`parts` are the ops' own launches; `source` is under kernels/. Finalizers of B1: kernel, last_arriver."""
     template = "indexer_k_head_gate"
     if GemmConfig.of(plans[0]).finalizer == "last_arriver":
         template += "_last_arriver"
-    return joined(SOURCE, template, plans, parts, [arg for part in parts for arg in part.args], kernel)
+    return joined(source, template, plans, parts, [arg for part in parts for arg in part.args], kernel)

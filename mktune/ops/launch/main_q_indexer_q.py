@@ -9,13 +9,11 @@ from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.launch.shared import joined
 from mktune.plan import KernelPlan, OpPlan
 
-SOURCE = "standalone/main_q_indexer_q.cu"
-
 _OPERANDS = 4  # maps and scales, what D0's own kernels begin with
 
 
-def fused(plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) -> Launch:
-    """`parts` are the launches of the ops' own kernels. Finalizers of D1: kernel and last_arriver."""
+def fused(source: str, plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) -> Launch:
+    """`parts` are the ops' own launches; `source` is under kernels/. Finalizers of D1: kernel, last_arriver."""
     template = "main_q_indexer_q"
     if GemmConfig.of(plans[1]).finalizer == "last_arriver":
         template += "_last_arriver"
@@ -23,4 +21,4 @@ def fused(plans: Sequence[OpPlan], parts: Sequence[Launch], kernel: KernelPlan) 
     if GemmConfig.of(plans[0]).split_k == 1:
         # Neither partial sums nor counters: q stands in their places and is not read.
         queries[_OPERANDS:_OPERANDS] = [queries[_OPERANDS]] * 2
-    return joined(SOURCE, template, plans, parts, [*queries, *index], kernel)
+    return joined(source, template, plans, parts, [*queries, *index], kernel)
