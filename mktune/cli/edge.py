@@ -16,6 +16,7 @@ from mktune.cli.options import (
     BackendName,
     Json,
     OneKv,
+    Rows,
     ScaleFormat,
     SimGpu,
     WorkloadOption,
@@ -49,9 +50,7 @@ def add(app: typer.Typer) -> None:
 def edge(
     producer: Annotated[str, typer.Argument(metavar="PRODUCER", help="The op that the edge leaves.")],
     consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The op that the edge enters.")],
-    m: Annotated[
-        str, typer.Option("--m", metavar="16,32", help="Rows (tokens) of the step, a list.")
-    ] = "16,32,64,128,256",
+    m: Rows = "16,32,64,128,256",
     kv: OneKv = 8192,
     workload: WorkloadOption = DEFAULT_WORKLOAD,
     backend: BackendName = "auto",

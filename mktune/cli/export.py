@@ -16,6 +16,7 @@ from mktune.cli.options import (
     Gpu,
     Json,
     OnlyScaleFormat,
+    OnlyWorkload,
     Ops,
     StoreUrl,
     check_known,
@@ -76,7 +77,7 @@ def add(app: typer.Typer) -> None:
 
 
 def export(
-    workload: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="Only this workload.")] = None,
+    workload: OnlyWorkload = None,
     ops: Ops = None,
     gpu: Gpu = None,
     scale_format: OnlyScaleFormat = None,

@@ -15,6 +15,7 @@ from mktune.cli.options import (
     Gpu,
     Json,
     OnlyScaleFormat,
+    OnlyWorkload,
     Ops,
     StoreUrl,
     check_known,
@@ -78,7 +79,7 @@ def add(app: typer.Typer) -> None:
 
 
 def leaderboard(
-    workload: Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="Only this workload.")] = None,
+    workload: OnlyWorkload = None,
     ops: Ops = None,
     m: Annotated[str | None, typer.Option("--m", metavar="1,16", help="Only these numbers of rows.")] = None,
     kv: Annotated[str | None, typer.Option("--kv", metavar="8192", help="Only these capacities.")] = None,

@@ -15,6 +15,7 @@ DEFAULT_WORKLOAD = "glm52_attention_prefix"
 MAX_SEED = 2**32 - 1  # what every random generator in use takes
 
 Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.")]
+OnlyWorkload = Annotated[str | None, typer.Argument(metavar="WORKLOAD", help="Only this workload.")]
 WorkloadOption = Annotated[str, typer.Option("--workload", metavar="NAME", help="Name of a workload.")]
 Ops = Annotated[str | None, typer.Option("--ops", metavar="A0,B0", help="A connected part of the workload.")]
 Rows = Annotated[str, typer.Option("--m", metavar="1,16", help="Rows (tokens) of the step, a list.")]
@@ -31,6 +32,10 @@ StoreUrl = Annotated[
 ]
 BackendName = Annotated[str, typer.Option("--backend", metavar="auto|cuda|sim", help="Measure on a GPU or simulate.")]
 SimGpu = Annotated[str, typer.Option("--sim-gpu", metavar="h200|b300", help="The GPU that --backend sim models.")]
+SpaceName = Annotated[
+    str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")
+]
+InputSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")]
 Workers = Annotated[
     str, typer.Option("--workers", metavar="auto|N", help="GPUs of this host that measure at once; auto: all. [1]")
 ]

@@ -12,8 +12,8 @@ import typer
 from mktune.cli import render
 from mktune.cli.backend import choose_for, note_left_out
 from mktune.cli.options import (
-    MAX_SEED,
     BackendName,
+    InputSeed,
     Json,
     OneKv,
     OneM,
@@ -58,7 +58,6 @@ Around = Annotated[
 Traces = Annotated[
     bool, typer.Option("--traces", help="Also record the critical path of each plan (a second build of each).")
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -81,7 +80,7 @@ def record(
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
     store: StoreUrl = None,
-    seed: Seed = 0,
+    seed: InputSeed = 0,
     scale_format: ScaleFormat = None,
     as_json: Json = False,
 ) -> None:

@@ -12,8 +12,8 @@ from mktune.cli.backend import choose
 from mktune.cli.documents import device_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
-    MAX_SEED,
     BackendName,
+    InputSeed,
     Json,
     OneKv,
     OneM,
@@ -63,7 +63,7 @@ def run(
             "--executor", metavar="|".join(EXECUTORS), help="Run it as a graph or as launches. [the plan's own]"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
+    seed: InputSeed = 0,
     scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,

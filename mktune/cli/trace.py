@@ -12,8 +12,8 @@ from mktune.cli.backend import choose
 from mktune.cli.documents import interval_document, shape_document
 from mktune.cli.options import (
     DEFAULT_WORKLOAD,
-    MAX_SEED,
     BackendName,
+    InputSeed,
     Json,
     OneKv,
     OneM,
@@ -64,7 +64,7 @@ def trace(
     png: Annotated[str | None, typer.Option("--png", metavar="FILE", help="Draw it; needs matplotlib.")] = None,
     backend: BackendName = "auto",
     sim_gpu: SimGpu = "h200",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs.")] = 0,
+    seed: InputSeed = 0,
     scale_format: ScaleFormat = None,
     store: StoreUrl = None,
     as_json: Json = False,

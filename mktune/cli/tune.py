@@ -21,6 +21,7 @@ from mktune.cli.options import (
     Rows,
     ScaleFormat,
     SimGpu,
+    SpaceName,
     StoreUrl,
     Tokens,
     Workers,
@@ -53,7 +54,6 @@ Sampler = Annotated[
     str | None,
     typer.Option("--sampler", metavar="NAME", help="staged, trace_guided, local, tpe, gp or random. [staged]"),
 ]
-Space = Annotated[str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")]
 StudyName = Annotated[str | None, typer.Option("--study", metavar="NAME", help="Name of the study. [from the problem]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study; start it if there is none.")]
 RetryFailed = Annotated[
@@ -103,7 +103,7 @@ def tune(
     trials: Trials = None,
     seconds: Seconds = None,
     sampler: Sampler = None,
-    space: Space = None,
+    space: SpaceName = None,
     store: StoreUrl = None,
     study: StudyName = None,
     resume: Resume = False,

@@ -9,7 +9,7 @@ import typer
 
 from mktune.cli import render
 from mktune.cli.backend import note_left_out, several
-from mktune.cli.options import Json, StoreUrl, Workers, example, number_of_workers
+from mktune.cli.options import Json, SpaceName, StoreUrl, Workers, example, number_of_workers
 from mktune.cli.summary import count, shape_words
 from mktune.errors import InputError
 
@@ -35,9 +35,7 @@ def worker(
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", min=0.001, help="Seconds of searching. [no limit]")
     ] = None,
-    space: Annotated[
-        str | None, typer.Option("--space", metavar="FILE", help="Search space instead of the shipped one.")
-    ] = None,
+    space: SpaceName = None,
     as_json: Json = False,
 ) -> None:
     """Search a study beside the process that started it, here or on another host, until it has its trials.

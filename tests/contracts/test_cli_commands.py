@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import typer
 
+import mktune.cli
 from mktune.cli import boundary
 from mktune.cli.app import app
 
@@ -80,3 +84,16 @@ def test_help_of_sampler_names_them_all_and_the_default() -> None:
     text = sampler.help or ""
     assert all(name in text for name in sampler_names())
     assert f"[{DEFAULT_SAMPLER}]" in text
+
+
+def test_what_an_option_says_is_written_once() -> None:
+    """What several commands take has one name, in mktune/cli/options.py: otherwise one changes and others do not."""
+    folder = Path(mktune.cli.__file__).parent
+    calls = [
+        ast.unparse(node)
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Option", "typer.Argument")
+    ]
+    assert len(calls) > 40
+    assert [call for call, count in Counter(calls).items() if count > 1] == []
