@@ -18,6 +18,7 @@ from mktune.shape import Shape
 from mktune.store.columns import whole_rows
 from mktune.store.models import DeviceRow, MeasurementRow, StudyRow, TrialRow
 from mktune.store.stored_plan import stored_plan, stored_winner
+from mktune.store.texts import storable
 from mktune.store.winners import Filter, served_rows
 from mktune.trial import BUILTIN, Status, Winner
 
@@ -84,6 +85,8 @@ def rank(connection: Connection, wanted: Filter, study: str | None, limit: int |
 
     `limit` of each problem, and the winner behind them where its rank is greater.
     """
+    if study is not None and not storable(study):
+        return []
     spans = [
         _Span(row, row.span_us, row.source)
         for row in whole_rows(connection.execute(_spans(study)))

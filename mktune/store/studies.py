@@ -15,7 +15,7 @@ from mktune.shape import Shape
 from mktune.store.columns import whole_rows
 from mktune.store.models import DeviceRow, StudyRow
 from mktune.store.owner import now
-from mktune.store.texts import check_name
+from mktune.store.texts import check_name, storable
 from mktune.trial import built_alike, short_build
 
 
@@ -115,6 +115,8 @@ def join(connection: Connection, name: str, device: Device, build: str) -> Study
 
 def find(connection: Connection, name: str) -> Study | None:
     """The study of that name."""
+    if not storable(name):
+        return None
     row = next(whole_rows(connection.execute(_SELECT.where(StudyRow.name == name))), None)
     return None if row is None else _study(row._mapping)
 

@@ -22,6 +22,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def storable(name: str) -> bool:
+    """Whether a database can hold or compare `name`: no half characters (a shell makes them of stray bytes), no NUL."""
+    return "\0" not in name and not any(unicodedata.category(character) == "Cs" for character in name)
+
+
 def clip(text: str, limit: int = REASON_LIMIT) -> str:
     """`text` without what a database refuses (NUL, half characters), cut to `limit` characters and a mark."""
     clean = text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -163,3 +163,14 @@ def test_of_threads_that_ask_for_one_study_one_makes_it_and_the_others_go_on(tmp
         made = list(pool.map(lambda _: make_study(store, resume=True, start=True), range(16)))
         assert len(set(made)) == 1
         assert store.studies() == made[:1]
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\0b"])
+def test_a_name_that_no_database_holds_is_the_name_of_no_study(tmp_path: Path, name: str) -> None:
+    with Store.open(tmp_path / "x.db") as store:
+        study = make_study(store)
+        assert store.leaderboard(study=name) == []
+        with pytest.raises(InputError, match="has no study"):
+            store.find_study(name)
+        with pytest.raises(InputError, match="there is no study"):
+            store.join(name, device=study.problem.device, build="")
