@@ -60,7 +60,9 @@ def document(value: Mapping[str, Any]) -> None:
     """Print the command's one JSON document. Numbers that are not finite become null."""
     global _written
     _written = True
-    json.dump(finite(value), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    # What the encoding of stdout lacks would be spelled out as Python does, which is no JSON.
+    plain = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") not in ("utf-8", "utf8")
+    json.dump(finite(value), sys.stdout, indent=2, ensure_ascii=plain, allow_nan=False)
     sys.stdout.write("\n")
 
 

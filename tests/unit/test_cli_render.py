@@ -136,3 +136,14 @@ def test_a_message_keeps_its_beginning_and_its_end_however_long_it_is() -> None:
     assert line.startswith("unknown op 'xxx")
     assert line.endswith("xxx'; ops: A0")
     assert len(line) < 1100
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8", "utf-16"])
+def test_a_document_is_json_whatever_the_encoding_of_stdout(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding))
+    value = {"µ": "🚀 – \udcff ü"}
+    render.start()
+    render.document(value)
+    render.flush()
+    assert json.loads(written.getvalue().decode(encoding)) == value
