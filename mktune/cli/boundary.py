@@ -55,6 +55,10 @@ def run(args: Sequence[str]) -> int:
             return _fail(as_json, str(error), type(error).__name__, error.exit_code, getattr(error, "reason", None))
         except typer.TyperException as error:
             return _fail(as_json, _usage(error), "UsageError", 2)
+        except SystemExit as left:
+            if not isinstance(left.__context__, BrokenPipeError):  # Rich leaves for that with a code of its own
+                raise
+            return BROKEN_PIPE
         except OSError as error:
             return _output_failed(error) if _is_of_output(error) else _unexpected(as_json, error)
         except Exception as error:

@@ -171,6 +171,16 @@ def test_closed_pipe_is_quiet() -> None:
     assert result.stderr == ""
 
 
+def test_help_whose_reader_is_gone_ends_as_any_output() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-m", "mktune", "tune", "--help"], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
 @pytest.mark.parametrize("args", ["doctor --json", "lookup nope --m 1 --kv 1 --json"])
 def test_full_disk_behind_stdout_is_one_line(args: str) -> None:
     command = f"{sys.executable} -m mktune {args} > /dev/full"
