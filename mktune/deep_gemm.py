@@ -6,6 +6,7 @@ torch, a GPU and its own compiler. What is known here are the templates of one v
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,7 @@ class _Found:
 @cache
 def _find() -> _Found:
     """Looked for once: a process that has started to plan with a package keeps it."""
-    from importlib import metadata, util  # tens of milliseconds, for who asks only
+    from importlib import machinery, metadata, util  # tens of milliseconds, for who asks only
 
     try:
         version = metadata.version(PACKAGE)
@@ -42,7 +43,11 @@ def _find() -> _Found:
         return _Found(
             None, f"{PACKAGE} {version} is installed, and mktune knows the templates of {VERSION}: {_INSTALL}"
         )
-    spec = util.find_spec(MODULE)
+    spec = None
+    with suppress(ValueError):
+        spec = util.find_spec(MODULE)
+    # Where a process has put a stand-in into sys.modules, the headers are where they were.
+    spec = spec or machinery.PathFinder.find_spec(MODULE)
     places = list(spec.submodule_search_locations or ()) if spec else []
     include = Path(places[0]) / "include" if places else None
     if include is None or not (include / MODULE).is_dir():

@@ -63,7 +63,7 @@ def _packages() -> Iterator[Check]:
     yield _group("core packages", CORE, BROKEN, "pip install mktune")
     yield _group("compile packages", COMPILE, ABSENT, "cannot compile kernels: pip install 'mktune[compile]'")
     yield _group("torch", ("torch",), ABSENT, "no references and no GPU: pip install 'mktune[gpu]'")
-    yield _group("deepgemm packages", DEEPGEMM, ABSENT, "optional provider: pip install 'mktune[deepgemm]'")
+    yield _deep_gemm()
     yield _group("postgres driver", ("psycopg",), ABSENT, "SQLite only: pip install 'mktune[postgres]'")
 
 
@@ -77,6 +77,15 @@ def _group(name: str, packages: tuple[str, ...], state_if_missing: str, hint: st
     if missing:
         return Check(name, state_if_missing, f"missing {', '.join(missing)}: {hint}")
     return Check(name, OK, ", ".join(found))
+
+
+def _deep_gemm() -> Check:
+    """Installed is not enough: the templates of one version are known, and their headers must be there."""
+    from mktune import deep_gemm
+
+    check = _group("deepgemm packages", DEEPGEMM, ABSENT, "optional provider: pip install 'mktune[deepgemm]'")
+    unusable = deep_gemm.missing()
+    return Check(check.name, ABSENT, unusable) if check.state == OK and unusable else check
 
 
 def _own_packages() -> Iterator[Check]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import stored_values
@@ -16,6 +17,7 @@ from fake_bench import H200, SHAPE, WORKLOAD
 from stored_values import make_fingerprint, make_winner
 
 from mktune import deep_gemm
+from mktune.cli import doctor
 from mktune.errors import SetupError
 from mktune.graph.builtin import make_plan
 from mktune.jit.build import build
@@ -129,6 +131,27 @@ def test_another_version_is_not_used(version) -> None:
     assert deep_gemm.missing().startswith(
         "sgl-deep-gemm 0.1.6 is installed, and mktune knows the templates of 0.1.5.post1"
     )
+
+
+@installed
+@pytest.mark.parametrize("stand_in", [None, ModuleType("deep_gemm")], ids=["blocked", "empty"])
+def test_a_stand_in_for_the_module_hides_no_headers(
+    version, monkeypatch: pytest.MonkeyPatch, stand_in: ModuleType | None
+) -> None:
+    version(deep_gemm.VERSION)
+    found = deep_gemm.include_folder()
+    deep_gemm._find.cache_clear()
+    monkeypatch.setitem(sys.modules, "deep_gemm", stand_in)
+    assert deep_gemm.missing() == ""
+    assert deep_gemm.include_folder() == found
+
+
+def test_doctor_says_that_another_version_is_not_used(version, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DEEPGEMM", (deep_gemm.PACKAGE,))
+    version("0.1.6")
+    check = doctor._deep_gemm()
+    assert check.state == doctor.ABSENT
+    assert "0.1.6 is installed, and mktune knows the templates of 0.1.5.post1" in check.detail
 
 
 def test_fields_of_a_config_are_looked_at_before_the_package(version) -> None:
