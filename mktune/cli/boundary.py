@@ -38,6 +38,11 @@ BROKEN_PIPE = 141
 TERMINATED = 143
 
 
+class _Interrupted(KeyboardInterrupt):
+    """A signal came. A class of its own: `python -m` ends by SIGINT, whatever the exit code, once a plain
+    KeyboardInterrupt has left code that `exec` ran, as the making of a dataclass does."""
+
+
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised."""
     as_json = "--json" in args
@@ -195,7 +200,7 @@ def _signals() -> Iterator[list[int]]:
         if len(received) > 1:
             render.restore_cursor()
             os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
-        raise KeyboardInterrupt
+        raise _Interrupted
 
     try:
         before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -139,6 +139,24 @@ def test_signals_end_with_their_code_and_one_line(number: signal.Signals, code: 
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_a_module_makes_its_classes_ends_with_the_same_code(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Dataclasses run made-up code, and an interrupt that leaves such code is what `python -m` ends a process by."""
+    program = f"""
+        import os, sys
+        from mktune.cli import boundary
+
+        boundary._invoke = lambda args: exec("os.kill(os.getpid(), {int(number)}); [None for _ in range(9)]")
+        sys.exit(boundary.run(["x"]))
+    """
+    (tmp_path / "probe.py").write_text(textwrap.dedent(program))
+    child = subprocess.run([sys.executable, "-m", "probe"], capture_output=True, text=True, cwd=tmp_path)
+    assert child.returncode == code
+    assert child.stderr.count("\n") == 1
+
+
 def test_second_interrupt_does_not_wait_for_the_clean_up() -> None:
     child = sleeper(FOREVER_S)
     child.send_signal(signal.SIGINT)
