@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -94,7 +95,7 @@ def _stems(package: Package, part: str) -> list[str]:
 
 def _imported(folder: Path) -> Package:
     name, start = folder.name, folder / "__init__.py"
-    if not (name.isidentifier() and start.is_file()):
+    if not (name.isidentifier() and os.path.isfile(start)):  # unlike start.is_file(), no error for an odd name
         needs = "it needs an __init__.py and a name to import it by"
         raise InputError(f"MKTUNE_PATH: {folder} is no Python package: {needs}")
     other = _run(importlib.util.find_spec, name)

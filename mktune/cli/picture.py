@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ def new_figure(width: float, height: float) -> Any:
 
 def check_target(path: Path) -> None:
     """Raises InputError where no file can be written to `path`: asked before anything is measured."""
-    if not path.name or path.is_dir() or not path.absolute().parent.is_dir():
+    if not path.name or os.path.isdir(path) or not os.path.isdir(path.absolute().parent):
         raise InputError(f"cannot write {path}: give the name of a file in a folder that is there")
 
 

@@ -68,9 +68,9 @@ def add_to_bundle(
     then.
     """
     new = list(winners)
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot add to {path}: it is no file")
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot add to {path}: it is no file")
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         with held(target.parent, wait=True):  # the file itself is replaced

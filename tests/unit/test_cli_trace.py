@@ -177,7 +177,7 @@ def test_without_matplotlib_one_line_says_how_to_get_it(
     run(capsys, *QUESTION, "--out", str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("place", ["absent/x.json", "", "."])
+@pytest.mark.parametrize("place", ["absent/x.json", "", ".", "x" * 300], ids=["absent", "empty", "folder", "too-long"])
 def test_a_file_that_cannot_be_written_is_said_before_anything_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:

@@ -107,3 +107,5 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path: Path, capsys: pyt
     os.mkfifo(tmp_path / "pipe")
     _, err = run(capsys, "export", "--store", store, "--out", str(tmp_path / "pipe"), "--merge", code=2)
     assert "is no file" in err
+    _, err = run(capsys, "export", "--store", store, "--out", str(tmp_path / ("x" * 300)), "--merge", code=2)
+    assert "cannot add to" in err

@@ -74,7 +74,7 @@ def test_a_folder_twice_is_one_package(use) -> None:
     assert use(OWN, OWN) == (extensions.Package("gemm_rmsnorm", OWN),)
 
 
-@pytest.mark.parametrize("name", ["absent", "no-name"])
+@pytest.mark.parametrize("name", ["absent", "no-name", "x" * 300], ids=["absent", "no-name", "too-long"])
 def test_a_folder_that_is_no_package_is_refused(use, tmp_path: Path, name: str) -> None:
     (tmp_path / "no-name").mkdir()
     (tmp_path / "no-name" / "__init__.py").touch()
