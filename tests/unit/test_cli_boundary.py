@@ -258,8 +258,12 @@ def test_ctrl_c_before_the_program_is_loaded_is_one_line() -> None:
         builtins.__import__ = interrupted
         mktune.cli.main()
     """
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "mktune: error: interrupted\n")
+    ended = subprocess.run([*command, "export", "--json"], capture_output=True, text=True)
+    assert json.loads(ended.stdout)["error"]["exit_code"] == ended.returncode == 130
+    assert ended.stderr == "mktune: error: interrupted\n"
 
 
 SECRETS = [
