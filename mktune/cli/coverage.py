@@ -123,7 +123,7 @@ def _print(cells: Sequence[Cell], contexts: Sequence[int]) -> None:
     ]
     columns = [render.Column("M", right=True, whole=True)]
     columns += [render.Column(f"KV {kv}", right=True, whole=True) for kv in contexts]
-    render.table(columns, rows)
+    render.table(columns, rows, grid=True)
     render.line()
     render.folded("9.35: µs of the plan measured there; (16, 8192): covered by the plan of M 16, KV 8192; –: missing")
     if any(cell.answer and cell.answer.simulated for cell in cells):

@@ -100,7 +100,7 @@ def _print_spans(cells: Sequence[MatrixCell]) -> None:
     by_size = {(cell.shape.m, cell.shape.kv): cell for cell in cells}
     columns = [render.Column(name, right=True, whole=True) for name in ("M", *(f"KV {kv}" for kv in contexts))]
     rows = [[m, *(_span(by_size[m, kv]) for kv in contexts)] for m in sorted({cell.shape.m for cell in cells})]
-    render.table(columns, rows)
+    render.table(columns, rows, grid=True)
 
 
 def _print_regret(cells: Sequence[MatrixCell]) -> None:

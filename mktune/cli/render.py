@@ -118,14 +118,21 @@ def bar(value: float, largest: float, width: int = 20) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: Sequence[str] = ()) -> None:
-    """Print a table; `styles` gives one Rich style per row (empty: none) for terminals with colour."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], styles: Sequence[str] = (), *, grid: bool = False
+) -> None:
+    """Print a table; `styles` gives one Rich style per row (empty: none) for terminals with colour.
+
+    grid  the first column names the rows: columns that do not fit go on below, behind the first one again
+    """
     cells = [[visible(str(cell)) for cell in row] for row in rows]
     width = terminal_width(sys.stdout)
     if width is None or _natural_width(columns, cells) <= width:
         _aligned(columns, cells, styles)
     elif _natural_width(columns, cells, NARROW_GAP) <= width:
         _aligned(columns, cells, styles, NARROW_GAP)
+    elif grid:
+        _parts(columns, cells, width)
     elif _room_to_fold(columns, cells, width) >= NARROWEST:
         _folded(columns, cells, styles)
     elif _natural_width(*_whole_part(columns, cells), NARROW_GAP) <= width:
@@ -270,6 +277,22 @@ def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]], styles: 
         line(row, _style(styles, number))
 
 
+def _parts(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> None:
+    """As many tables below each other as it takes, each with as many columns as fit behind the first."""
+    parts: list[list[int]] = []
+    for number in range(1, len(columns)):
+        wider = [*(parts[-1] if parts else [0]), number]
+        fits = _natural_width([columns[i] for i in wider], [[row[i] for i in wider] for row in cells]) <= width
+        if parts and fits:
+            parts[-1].append(number)
+        else:
+            parts.append([0, number])
+    for place, part in enumerate(parts):
+        if place:
+            line()
+        _aligned([columns[i] for i in part], [[row[i] for i in part] for row in cells], ())
+
+
 def _align(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: str = GAP) -> list[str]:
     """The head and each row as one line, cells padded to their column."""
     widths = _widths(columns, cells)
@@ -338,9 +361,11 @@ def _wrap(text: str, width: int, margin: str, *, cut: bool = True) -> list[str]:
 def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> None:
     """One block per row, each cell on a line of its own; what is whole may run over the edge, never be cut."""
     for number, row in enumerate(cells):
+        heading = "bold"  # where a block begins
         for column, text in zip(columns, row, strict=True):
             if column.whole and text:
-                line(f"{column.name} {text}", _style(styles, number) or "bold")
+                line(f"{column.name} {text}", _style(styles, number) or heading)
+                heading = ""
         for column, text in zip(columns, row, strict=True):
             if not column.whole and text:
                 for part in _wrap(f"{column.name}: {text}", width, "  "):

@@ -147,3 +147,42 @@ def test_a_document_is_json_whatever_the_encoding_of_stdout(monkeypatch: pytest.
     render.document(value)
     render.flush()
     assert json.loads(written.getvalue().decode(encoding)) == value
+
+
+GRID = [
+    render.Column("M", right=True, whole=True),
+    *(render.Column(f"KV {kv}", right=True, whole=True) for kv in (1, 22)),
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (80, [" M     KV 1  KV 22", " 8  (16, 1)      –", "16     9.35  11.20"]),
+        (15, [" M     KV 1", " 8  (16, 1)", "16     9.35", "", " M  KV 22", " 8      –", "16  11.20"]),
+        (6, [" M     KV 1", " 8  (16, 1)", "16     9.35", "", " M  KV 22", " 8      –", "16  11.20"]),
+    ],
+)
+def test_columns_of_a_grid_that_do_not_fit_go_on_below(
+    monkeypatch: pytest.MonkeyPatch, width: int, lines: list[str]
+) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    render.table(GRID, [(8, "(16, 1)", "–"), (16, "9.35", "11.20")], grid=True)
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_a_block_of_a_row_that_is_no_table_begins_with_what_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [render.Column(name, whole=True) for name in ("M", "KV", "a long name that fits no terminal")]
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    for name, value in (("COLUMNS", "24"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    render.table(columns, [(8, 64, 1.5), (16, 64, 2.5)])
+    lines = stream.getvalue().splitlines()
+    assert [without_colour(line) for line in lines if line.startswith("\x1b[1m")] == ["M 8", "M 16"]
+    assert len(lines) == 6
