@@ -88,7 +88,7 @@ def _stored(prefix: str, url: str | None) -> Found:
         rows = [row for row in store.leaderboard(workload=plan.workload) if row.plan == plan]
     origin = f"store {store.location}"
     if rows and rows[0].number is not None:
-        origin += f", study {rows[0].study}, trial {rows[0].number}"
+        origin += f", study {rows[0].study}, trial {rows[0].number} (counted from 0)"
     simulated = rows[0].simulated if rows else bool(won) and won[-1].measurement.policy.simulated
     return Found(plan, origin, won[-1] if won else None, simulated)
 

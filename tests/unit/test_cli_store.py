@@ -437,3 +437,12 @@ def test_filters_that_match_nothing_are_no_wrong_input(url: str, capsys: pytest.
 def test_a_plan_file_without_an_end_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = run(capsys, "show", "/dev/zero", code=2)
     assert "larger than" in err
+
+
+def test_show_says_which_trial_of_a_study_a_plan_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Progress counts trials from 1, and their numbers begin with 0."""
+    url = str(tmp_path / "x.db")
+    fill(url)
+    for number, mode in enumerate(MODES[:2]):
+        out, _ = run(capsys, "show", plan(mode).short_id, "--store", url)
+        assert f"study first, trial {number} (counted from 0)" in out
