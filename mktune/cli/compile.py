@@ -210,8 +210,8 @@ def _print(built: Sequence[Built]) -> None:
     columns += [render.Column(name, right=True, whole=True) for name in ("registers", "smem B", "spill B")]
     columns += [render.Column("MMA", whole=True), render.Column("machine code")]
     render.table(columns, [_cells(kernel) for kernel in built])
-    render.line("early loads: global loads that the machine code can reach before its wait;")
-    render.line("unproven: those whose address is not traced to a constant parameter, and early writes")
+    render.folded("early loads: global loads that the machine code can reach before its wait;")
+    render.folded("unproven: those whose address is not traced to a constant parameter, and early writes")
 
 
 def _cells(kernel: Built) -> list[object]:

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from mktune.cli import compile as compile_command
 from mktune.cli import render
 
 COLUMNS = [
@@ -186,3 +187,14 @@ def test_a_block_of_a_row_that_is_no_table_begins_with_what_is_bold(monkeypatch:
     lines = stream.getvalue().splitlines()
     assert [without_colour(line) for line in lines if line.startswith("\x1b[1m")] == ["M 8", "M 16"]
     assert len(lines) == 6
+
+
+def test_what_compile_says_below_its_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setenv("NO_COLOR", "1")
+    compile_command._print([])
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= 70
+    assert any(line.startswith("unproven: ") for line in lines)
