@@ -61,9 +61,10 @@ def config(op: OpPlan) -> str:
 def short_config(op: OpPlan) -> str:
     """The same with one letter for each usual field: "wgmma 16×64 k4 s8 w4 persistent/132 kernel/256"."""
     tile, rest = _tile(op)
-    pairs = [(rest.pop(name, None), rest.pop(number, None)) for name, number in _PAIRS]
+    # A number that stands alone, as the ctas of deep_gemm do, is a field as any other.
+    pairs = [(rest.pop(name), rest.pop(number, None)) for name, number in _PAIRS if name in rest]
     words = [f"{_LETTERS[name]}{value}" if name in _LETTERS else f"{name}={value}" for name, value in rest.items()]
-    words += [f"{name}/{number}" if number is not None else f"{name}" for name, number in pairs if name is not None]
+    words += [f"{name}/{number}" if number is not None else f"{name}" for name, number in pairs]
     return " ".join([op.impl, *tile, *words])
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from mktune.cli import compile as compile_command
 from mktune.cli import render
+from mktune.cli.summary import short_config
+from mktune.ops.registry import all_ops
+from mktune.plan import OpPlan
 
 COLUMNS = [
     render.Column("rank", right=True, whole=True),
@@ -198,3 +201,13 @@ def test_what_compile_says_below_its_table_fits_the_terminal(monkeypatch: pytest
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 70
     assert any(line.startswith("unproven: ") for line in lines)
+
+
+@pytest.mark.parametrize("name", sorted(all_ops()))
+def test_a_short_config_leaves_no_field_out(name: str) -> None:
+    for impl, fields in all_ops()[name].choices("sm_90a").items():
+        shown = {short_config(OpPlan.of(impl, {field: values[0] for field, values in fields.items()}))}
+        for field, values in fields.items():
+            chosen = {each: options[0] for each, options in fields.items()} | {field: values[-1]}
+            shown.add(short_config(OpPlan.of(impl, chosen)))
+        assert len(shown) == 1 + sum(len(set(values)) > 1 for values in fields.values())
