@@ -125,5 +125,5 @@ def _run(work: Callable[[str], _T], module: str) -> _T:
         return work(module)
     except MktuneError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"MKTUNE_PATH: {module} cannot be imported: {type(error).__name__}: {error}") from error

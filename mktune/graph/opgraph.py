@@ -171,8 +171,8 @@ class OpGraph:
         where = f"graph {self.name}: {call}"
         if call in self.calls:
             raise InputError(f"{where} is called twice; give each call its own name")
-        if FUSED in call:
-            raise InputError(f"{where}: a call's name has no {FUSED!r}, which joins the names of kernels")
+        if not call.isidentifier():
+            raise InputError(f"{where}: a call's name is letters, digits and _; {FUSED!r} and others join names")
         missing = [port for port in op.inputs if port not in ports]
         unknown = [port for port in ports if port not in op.inputs]
         if missing or unknown:

@@ -44,6 +44,21 @@ class Workload:
     others: tuple[Workload, ...] = ()
     fusions: tuple[tuple[str, ...], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raises InputError for what no search could work with: somebody's own file says it before any trial."""
+        if not (self.name and isinstance(self.scale_format, str) and self.scale_format):
+            raise InputError(f"workload {self.name!r}: name and scale_format must be text that is not empty")
+        if type(self.contract) is not int or self.contract < 0:
+            raise InputError(f"workload {self.name}: contract must be a whole number from 0, not {self.contract!r}")
+        ops, named = sorted(self.ops), [op for branch in self.branches for op in branch]
+        if sorted(named) != ops:
+            raise InputError(f"workload {self.name}: branches must name every op once: {', '.join(ops)}")
+        if self.growth and sorted(self.growth) != ops:
+            raise InputError(f"workload {self.name}: growth must name every op once, or nothing: {', '.join(ops)}")
+        for fusion in self.fusions:
+            if len(fusion) < 2 or len(set(fusion)) < len(fusion) or not set(fusion) <= set(ops):
+                raise InputError(f"workload {self.name}: {fusion!r} is no fusion: name two or more of {', '.join(ops)}")
+
     @property
     def scale_formats(self) -> tuple[str, ...]:
         """Every scale format that it has; the first is what is meant where none is named."""

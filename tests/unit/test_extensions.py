@@ -82,6 +82,12 @@ def test_a_folder_that_is_no_package_is_refused(use, tmp_path: Path, name: str) 
         use(tmp_path / name)
 
 
+def test_a_package_that_ends_the_process_is_refused_like_one_that_raises(use, tmp_path: Path) -> None:
+    folder = package(tmp_path / "own_leaving", start="raise SystemExit(0)")
+    with pytest.raises(InputError, match="own_leaving cannot be imported: SystemExit: 0"):
+        use(folder)
+
+
 def test_the_name_of_another_package_is_refused(use, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"json has the name of another package, .*json/__init__\.py: rename it"):
         use(package(tmp_path / "json"))

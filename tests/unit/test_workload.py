@@ -1,9 +1,12 @@
 """The workload is the one that its contract describes: sizes, bytes, operations, tensors, inputs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mktune.errors import InputError
+from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import round_up
 from mktune.graph.workload import workload, workload_names
 from mktune.ops.inputs import make_inputs
@@ -132,3 +135,32 @@ def test_padding_of_scales_is_zero():
     assert round_up(7, 4) == scales.shape[1]
     assert not scales[:, 7:].any()
     assert bool((scales[:, :7] > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"contract": "1"}, "contract must be a whole number"),
+        ({"scale_format": ""}, "scale_format must be text"),
+        ({"branches": (("A0", "B0"),)}, "branches must name every op once"),
+        ({"branches": (*WORK.branches, ("A0",))}, "branches must name every op once"),
+        ({"growth": ("A0",)}, "growth must name every op once"),
+        ({"fusions": (("B1", "X"),)}, "no fusion: name two or more of A0"),
+        ({"fusions": (("B1",),)}, "no fusion: name two or more of A0"),
+        ({"fusions": (("B1", "B1"),)}, "no fusion: name two or more of A0"),
+    ],
+)
+def test_a_workload_that_no_search_could_use_is_refused_when_it_is_made(changed: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        replace(WORK, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "G->N", "G+N", "G,N", "G.N", "G N"])
+def test_a_call_has_a_name_that_joins_with_others(name: str) -> None:
+    call = WORK.graph.calls["A0"]
+    graph = OpGraph("two")
+    ports = {
+        port: graph.runtime_arg(port, call.op.ports[port].dtype, call.op.ports[port].dims) for port in call.op.inputs
+    }
+    with pytest.raises(InputError, match="letters, digits and _"):
+        graph.call(name, call.op, **ports)
