@@ -34,9 +34,14 @@ def fused_among(names: Iterable[str]) -> tuple[str, ...]:
     return tuple([name for name in names if FUSED in name])
 
 
-def launched_as(names: Iterable[str]) -> dict[str, str]:
+def launched_as(names: Iterable[str]) -> Mapping[str, str]:
     """Part → the kernel that it is a part of, for the fused ones among `names`."""
-    return {part: name for name in fused_among(names) for part in parts_of(name)}
+    return _launched_as(fused_among(names))
+
+
+@lru_cache(maxsize=1024)
+def _launched_as(fused: tuple[str, ...]) -> Mapping[str, str]:
+    return {part: name for name in fused for part in parts_of(name)}
 
 
 def with_parts(kernels: Mapping[str, KernelPlan]) -> Mapping[str, KernelPlan]:
@@ -85,8 +90,16 @@ def fuse_facts(facts: Sequence[KernelFacts], fused: Sequence[str]) -> list[Kerne
     found = {kernel.name: kernel for kernel in facts}
     launched = launched_as(fused)
     names = dict.fromkeys([launched.get(kernel.name, kernel.name) for kernel in facts])
-    merged = {name: _merged(name, tuple([found[part] for part in parts_of(name)])) for name in fused}
-    return [merged.get(name) or found[name] for name in names]
+    fuse(found, fused)
+    return [found[name] for name in names]
+
+
+def fuse(kernels: dict[str, KernelFacts], fused: Sequence[str]) -> None:
+    """Puts each kernel of `fused` behind the others, and takes its parts away. Raises KeyError for an unknown part."""
+    merged = {name: _merged(name, tuple([kernels[part] for part in parts_of(name)])) for name in fused}
+    for part in launched_as(fused):
+        del kernels[part]
+    kernels.update(merged)
 
 
 def fuse_edges(edges: Iterable[tuple[str, str]], fused: Sequence[str]) -> list[tuple[str, str]]:

@@ -17,8 +17,9 @@ a launch and publishes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from mktune.access import KernelFacts
 from mktune.lowering.kernel_graph import Edge, KernelGraph
@@ -30,14 +31,18 @@ Left = tuple[int, int]
 """The masks (completes, started) of one kernel, for those behind it."""
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(NamedTuple):
     """Sets of kernels as masks: bit i stands for `names[i]`, the kernels by name; higher bits for what `base` holds."""
 
     names: tuple[str, ...]
     bits: dict[str, int]
     known: dict[str, Known]
-    completes: dict[str, int]
+    left: dict[str, Left]
+
+    @property
+    def completes(self) -> dict[str, int]:
+        """Kernel → what is complete once it is."""
+        return {name: completes for name, (completes, _) in self.left.items()}
 
     def full(self, name: str) -> tuple[str, ...]:
         """Complete when kernel `name` starts, by its full edges alone."""
@@ -90,10 +95,11 @@ def close(graph: KernelGraph, base: int = 0, transitive: bool = True) -> Closure
     """
     names = tuple(sorted([kernel.name for kernel in graph.kernels]))
     inward: dict[str, list[Edge]] = {name: [] for name in names}
-    for edge in graph.edges:
-        if edge.target not in inward:
-            raise ValueError(f"{edge.source} -> {edge.target}: no kernel {edge.target}")
-        inward[edge.target].append(edge)
+    try:
+        for edge in graph.edges:
+            inward[edge.target].append(edge)
+    except KeyError:
+        raise ValueError(f"{edge.source} -> {edge.target}: no kernel {edge.target}") from None
     bits = _bits(names)
     left: dict[str, Left] = {}
     known: dict[str, Known] = {}
@@ -105,7 +111,7 @@ def close(graph: KernelGraph, base: int = 0, transitive: bool = True) -> Closure
         except KeyError as missing:
             raise ValueError(f"{missing.args[0]} -> {name}: points backwards or comes from nowhere") from None
         left[name] = leave(kernel, bits[name], found[1], found[2], transitive)
-    return Closure(names, bits, known, {name: completes for name, (completes, _) in left.items()})
+    return Closure(names, bits, known, left)
 
 
 @lru_cache(maxsize=1024)

@@ -58,7 +58,7 @@ def field_violations(op: Op, plan: OpPlan, arch: str, optional: frozenset[str] =
     given = dict(plan.config)
     types = set(map(type, given.values()))  # True and 1.0 equal 1, and are no value of a field
     complete = len(given) == len(fields) or fields.keys() - given.keys() <= optional
-    if complete and types <= {int, str} and _pairs(op, arch, plan.impl).issuperset(given.items()):
+    if complete and types <= {int, str} and _pairs(op, arch, plan.impl).issuperset(plan.config):
         return []
     found = [
         Violation("config", "", f"{op.title} has no field {name!r}; known: {', '.join(fields)}")

@@ -202,7 +202,7 @@ class GemmOp(Op):
 
     def steps(self, config: GemmConfig) -> int:
         """Slots that one CTA goes through."""
-        return self.problem.k // self.problem.step_k // config.split_k
+        return self.problem.steps // config.split_k
 
     def bytes_beyond_ring(self, config: GemmConfig) -> int:
         """Weight bytes of one CTA that the ring cannot hold: what may be asked into L2 before the wait.

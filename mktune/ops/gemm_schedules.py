@@ -12,7 +12,7 @@ stream_k     exactly `ctas` CTAs: the steps of K of all tiles stand in one line,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mktune.ops.base import Violation
 from mktune.ops.gemm_tiles import GemmConfig, Problem
@@ -45,8 +45,7 @@ def has_schedule(ops: Iterable[OpPlan]) -> bool:
     return any(name == "schedule" for op in ops for name, _ in op.config)
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """Work in `ctas` even shares: `share` for each CTA, and one more for the first `longer` ones.
 
     m_tiles  row blocks, by which tiles are counted first

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from mktune.graph.tensors import round_up
 from mktune.plan import Config, OpPlan
@@ -34,29 +35,28 @@ class Problem:
     batch: int = 1
     finalizer_span: int = 0
 
-    @property
+    @cached_property
     def step_k(self) -> int:
         """Elements of K in one slot."""
         return STEP_BYTES // self.element_bytes
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Slots that all of K goes through."""
         return self.k // self.step_k
 
-    @property
+    @cached_property
     def split_unit(self) -> int:
         """Elements of K that one split has at least: a scale group, or a slot where K has no whole groups."""
         return 128 if self.k % 128 == 0 else self.step_k
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """What split_k must divide."""
         return self.k // self.split_unit
 
 
-@dataclass(frozen=True)
-class GemmConfig:
+class GemmConfig(NamedTuple):
     """The fields of a GEMM's plan as numbers."""
 
     block_m: int

@@ -16,7 +16,7 @@ from __future__ import annotations
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.errors import InputError
-from mktune.graph.fused import fuse_facts, fused_among, launched_as, with_parts
+from mktune.graph.fused import fuse, fused_among, launched_as
 from mktune.lowering.graph import plan_edges
 from mktune.lowering.kernel_graph import KernelGraph
 from mktune.ops.base import Violation
@@ -44,27 +44,28 @@ def check(plan: Plan, device: Device, strict: bool = False) -> list[Violation]:
     names: list[str] = []
     facts: list[KernelFacts] = []
     op, kernels = plan.op, plan.kernel
-    fused, parts = fused_among(kernels), dict[str, str]()
-    if fused:
-        found += unknown_fusions(fused, judged)
-        kernels, parts = dict(with_parts(kernels)), launched_as(fused)
+    fused = fused_among(kernels)
+    launched = launched_as(fused)
+    found += unknown_fusions(fused, judged)
     for call in judged.calls:
         try:
-            named, answer = call.judge(op[call.name], kernels, parts)
+            named, answer = call.judge(op[call.name], kernels, launched)
         except (KeyError, TypeError, ValueError) as error:
             found.append(_unreadable(call, error))
             continue
         names += named
         facts += answer.facts
         found += answer.violations
-    if fused and not found:
-        found = unfusable(plan, fused, judged, facts)
-        facts = [] if found else fuse_facts(facts, fused)
-        names = [kernel.name for kernel in facts]
-    found = found or wrong_order(plan, names) or wrong_edges(plan, judged.needed_edges(plan, tuple(names), fused))
     if found:
         return found
     kernel = dict(zip(names, facts, strict=True))
+    if fused:
+        if found := unfusable(plan, fused, judged, facts):
+            return found
+        fuse(kernel, fused)
+    found = wrong_order(plan, kernel.keys()) or wrong_edges(plan, judged.needed_edges(plan, tuple(names), fused))
+    if found:
+        return found
     lowered = KernelGraph(tuple([kernel[name] for name in plan.order]), plan_edges(plan))
     found = unheld(lowered) + hazards(lowered)
     return hazards(lowered, strict=True) if strict and not found else found

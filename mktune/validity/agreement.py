@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from mktune.graph.workload import Workload
 from mktune.ops.base import Violation
 from mktune.plan import CHAINS, EDGE_KINDS, EXECUTORS, SCHEMA_VERSION, EdgeName, Plan
@@ -10,9 +12,12 @@ from mktune.plan import CHAINS, EDGE_KINDS, EXECUTORS, SCHEMA_VERSION, EdgeName,
 def wrong_header(plan: Plan, known: Workload) -> list[Violation]:
     """A plan for another contract, another version of mktune, or not for its own shape."""
     found = []
-    for field, wanted in (("contract", known.contract), ("scale_format", known.scale_format)):
-        if getattr(plan, field) != wanted:
-            message = f"the plan has {getattr(plan, field)!r}, the workload {wanted!r}; tune it again"
+    for field, given, wanted in (
+        ("contract", plan.contract, known.contract),
+        ("scale_format", plan.scale_format, known.scale_format),
+    ):
+        if given != wanted:
+            message = f"the plan has {given!r}, the workload {wanted!r}; tune it again"
             found.append(Violation(field, plan.workload, message))
     if plan.schema != SCHEMA_VERSION:
         found.append(Violation("schema", plan.workload, f"{plan.schema}; this version reads {SCHEMA_VERSION}"))
@@ -26,7 +31,7 @@ def wrong_header(plan: Plan, known: Workload) -> list[Violation]:
     return found
 
 
-def wrong_order(plan: Plan, names: list[str]) -> list[Violation]:
+def wrong_order(plan: Plan, names: Set[str]) -> list[Violation]:
     """Kernels other than `names`, which the configs make, a wrong order, streams that are not numbered by use."""
     if len(plan.kernels) != len(names):
         extra = [name for name, _ in plan.kernels if name not in names]
@@ -40,10 +45,10 @@ def wrong_order(plan: Plan, names: list[str]) -> list[Violation]:
         kernel = kernels[name]
         if kernel.chain not in CHAINS:
             found.append(Violation("chain", name, f"{kernel.chain!r}; use {' or '.join(CHAINS)}"))
-        if not 0 <= kernel.stream <= next_stream:
-            found.append(Violation("stream", name, f"{kernel.stream}; number streams from 0 by first use in order"))
-        elif kernel.stream == next_stream:
+        if kernel.stream == next_stream:
             next_stream += 1
+        elif not 0 <= kernel.stream < next_stream:
+            found.append(Violation("stream", name, f"{kernel.stream}; number streams from 0 by first use in order"))
     return found
 
 
@@ -63,7 +68,7 @@ def wrong_edges(plan: Plan, needed: frozenset[EdgeName]) -> list[Violation]:
         for (source, target), kind in plan.edges:
             if kind not in _KINDS:
                 found.append(Violation("edges", f"{source}->{target}", f"kind {kind!r}; use {', '.join(EDGE_KINDS)}"))
-    place = {name: index for index, name in enumerate(plan.order)}
+    place = dict(zip(plan.order, range(len(plan.order)), strict=True))
     for source, target in kinds:
         if place[source] > place[target]:
             message = f"{target} stands before {source}, whose results it reads"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from mktune.access import FUSED, KernelFacts
-from mktune.graph.fused import cycle_among, fuse_edges, parts_of
+from mktune.graph.fused import cycle_among, parts_of
 from mktune.ops.base import Violation
-from mktune.ops.sharing import apart, l2_limit
-from mktune.plan import Plan
+from mktune.ops.sharing import COMMON, apart, l2_limit
+from mktune.plan import Config, OpPlan, Plan
 from mktune.validity.limits import JudgedGraph
 
 RULE = "fusion"
@@ -17,8 +18,10 @@ RULE = "fusion"
 def unknown_fusions(fused: Sequence[str], judged: JudgedGraph) -> list[Violation]:
     """Fused kernels of a plan that no workload declares: they have no code."""
     known = judged.fusions
+    if not (unknown := [name for name in fused if name not in known]):
+        return []
     there_are = f"known: {', '.join(known)}" if known else "these ops have no kernel in common"
-    return [Violation(RULE, name, f"no such launch; {there_are}") for name in fused if name not in known]
+    return [Violation(RULE, name, f"no such launch; {there_are}") for name in unknown]
 
 
 def unfusable(plan: Plan, fused: tuple[str, ...], judged: JudgedGraph, facts: Sequence[KernelFacts]) -> list[Violation]:
@@ -42,7 +45,7 @@ def _of_parts(name: str, parts: tuple[KernelFacts, ...], judged: JudgedGraph) ->
     if known is None:
         races = _within(parts)
         # The facts are kept beside the answer, so that their ids stay theirs.
-        known = judged.fused[key] = (parts, (Violation(RULE, name, races),) if races else ())
+        known = judged.keep_fused(key, parts, (Violation(RULE, name, races),) if races else ())
     return known[1]
 
 
@@ -50,14 +53,14 @@ def _of_edges(plan: Plan, names: tuple[str, ...], fused: tuple[str, ...], judged
     """What would wait for itself; the names of the kernels decide it."""
     known = judged.fused.get((names, fused))
     if known is None:
-        cycle = _of_cycle(fuse_edges(judged.needed_edges(plan, names), fused))
-        known = judged.fused[names, fused] = ((), cycle)
+        cycle = _of_cycle(judged.needed_edges(plan, names, fused))
+        known = judged.keep_fused((names, fused), (), cycle)
     return known[1]
 
 
 def _of_configs(plan: Plan, name: str, judged: JudgedGraph) -> list[Violation]:
     ops = judged.fusions[name]
-    if reason := apart([{"impl": plan.op[op].impl, **dict(plan.op[op].config)} for op in ops]):
+    if reason := _apart(tuple([_common(plan.op[op]) for op in ops])):
         return [Violation(RULE, name, reason)]
     if not (asked := plan.kernel[name].l2_prefetch_bytes):
         return []
@@ -65,6 +68,16 @@ def _of_configs(plan: Plan, name: str, judged: JudgedGraph) -> list[Violation]:
     if asked > limit:
         return [Violation("l2_prefetch", name, f"{asked} bytes asked, the rings leave {limit} of a CTA's weights")]
     return []
+
+
+def _common(op: OpPlan) -> Config:
+    """All of a config that decides what it can share a launch with, `impl` first."""
+    return ("impl", op.impl), *[pair for pair in op.config if pair[0] in COMMON]
+
+
+@lru_cache(maxsize=1024)
+def _apart(parts: tuple[Config, ...]) -> str:
+    return apart([dict(fields) for fields in parts])
 
 
 def _within(parts: Sequence[KernelFacts]) -> str:
@@ -78,7 +91,7 @@ def _within(parts: Sequence[KernelFacts]) -> str:
     return ""
 
 
-def _of_cycle(edges: Sequence[tuple[str, str]]) -> tuple[Violation, ...]:
+def _of_cycle(edges: Iterable[tuple[str, str]]) -> tuple[Violation, ...]:
     cycle = cycle_among(edges)
     if not cycle:
         return ()

@@ -11,8 +11,7 @@ travels along every edge but launch_order like a kernel of its own: one more bit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mktune.access import Access, KernelFacts
@@ -31,15 +30,17 @@ def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: 
     next_copy = everyone + 1
     closed = close(graph, base=next_copy, transitive=not strict)
     copy_before = _known_to_next(graph, closed, chained)
-    uses = [(closed.bits[kernel.name], (_USES.get(id(kernel)) or _keep(kernel))[1]) for kernel in graph.kernels]
-    produced, conflicts = _conflicts(frozenset([(bit, use.written, use.all) for bit, use in uses]))
+    uses = {closed.bits[kernel.name]: (_USES.get(id(kernel)) or _keep(kernel))[1] for kernel in graph.kernels}
+    produced = 0
+    for use in uses.values():
+        produced |= use.written
     found: list[Violation] = []
     seen = 0
     lost = everyone & ~copy_before
-    for kernel, (bit, use), known in zip(graph.kernels, uses, closed.known.values(), strict=True):
+    for kernel, (bit, use), known in zip(graph.kernels, uses.items(), closed.known.values(), strict=True):
         # Where all that it conflicts with are complete behind the wait, and it conflicts with none before, it is safe.
         unknown = seen & ~known[2] | (lost if known[2] & next_copy else everyone)
-        if unknown & conflicts[bit] or use.early_writes or use.early_reads & produced:
+        if _conflicts(use, unknown, uses) or use.early_writes or use.early_reads & produced:
             of_before = _of_copy_before(known, next_copy, copy_before)
             racing = _racing(use, known, seen, uses), _racing(use, of_before, everyone, uses)
             if racing[0] or racing[1]:
@@ -50,25 +51,12 @@ def hazards(graph: KernelGraph, chained: tuple[str, ...] | None = None, strict: 
 
 def _known_to_next(graph: KernelGraph, closed: Closure, chained: tuple[str, ...] | None) -> int:
     """What the chain tells the roots of the next copy."""
-    sources = {edge.source for edge in graph.edges}
+    kernels = closed.left.keys()
+    tails = kernels - {edge.source for edge in graph.edges} if chained is None else kernels & set(chained)
     mask = 0
-    for name, completes in closed.completes.items():
-        if name not in sources if chained is None else name in chained:
-            mask |= completes
+    for name in tails:
+        mask |= closed.left[name][0]
     return mask
-
-
-@lru_cache(maxsize=4096)
-def _conflicts(uses: frozenset[tuple[int, int, int]]) -> tuple[int, dict[int, int]]:
-    """All buffers that are written, and kernel → the kernels (itself too) that use what it writes or write what it
-    uses. Kernels are (bit, buffers written, all buffers): plans differ in many ways, but hardly in this."""
-    produced = 0
-    for _, written, _ in uses:
-        produced |= written
-    return produced, {
-        bit: sum([other for other, wrote, all_used in uses if written & all_used or used & wrote])
-        for bit, written, used in uses
-    }
 
 
 class _Uses(NamedTuple):
@@ -82,26 +70,33 @@ class _Uses(NamedTuple):
     late_writes: int
 
 
-def _racing(use: _Uses, known: Known, others: int, uses: Sequence[tuple[int, _Uses]]) -> int:
-    """Those of `others` that a kernel conflicts with before it knows that they are complete.
+def _conflicts(use: _Uses, others: int, uses: Mapping[int, _Uses]) -> bool:
+    """Whether a kernel uses what one of `others` writes, or writes what one uses."""
+    written, used = use.written, use.all
+    while others:
+        bit = others & -others
+        other = uses[bit]
+        if written & other.all or used & other.written:
+            return True
+        others ^= bit
+    return False
 
-    Only those that it does not know are looked at: few in any plan that is worth running.
-    """
+
+def _racing(use: _Uses, known: Known, others: int, uses: Mapping[int, _Uses]) -> int:
+    """Those of `others` that a kernel conflicts with before it knows that they are complete."""
     full, launch, wait = known
     reads, writes = use.late_reads, use.late_writes
     early_reads, early_writes = use.early_reads, use.early_writes
-    unknown = others & ~(full if early_reads else launch if early_writes else wait)
     mask = 0
-    if unknown:
-        for bit, other in uses:
-            if not unknown & bit:
-                continue
-            if (
-                (not wait & bit and (reads & other.written or writes & other.all))
-                or (early_reads & other.written and not full & bit)
-                or (early_writes & other.all and not launch & bit)
-            ):
-                mask |= bit
+    for bit, other in uses.items():
+        if not others & bit:
+            continue
+        if (
+            (not wait & bit and (reads & other.written or writes & other.all))
+            or (early_reads & other.written and not full & bit)
+            or (early_writes & other.all and not launch & bit)
+        ):
+            mask |= bit
     return mask
 
 

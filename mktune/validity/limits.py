@@ -5,17 +5,18 @@ Answers are kept: a search asks about the same configs again and again, in ever 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mktune.access import KernelFacts
 from mktune.device import Device
-from mktune.graph.fused import Fusions
+from mktune.graph.fused import Fusions, fuse_edges
 from mktune.graph.kernel_edges import kernel_edges
 from mktune.graph.opgraph import Call, OpGraph
 from mktune.graph.workload import Workload, workload
 from mktune.ops.base import Violation
+from mktune.ops.sharing import placed_part
 from mktune.plan import Config, EdgeName, KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
 
@@ -23,6 +24,9 @@ _MAX_KEPT = 1 << 15
 
 LaunchKey = tuple[str | bool, ...]
 """For each kernel of a call what its op may judge: gdc, trigger, any L2 prefetch. Placement is none of its business."""
+
+FusedAnswer = tuple[tuple[KernelFacts, ...], tuple[Violation, ...]]
+"""What is wrong with kernels that are one launch, and the facts that it was asked of."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,15 +38,12 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Configured:
-    """A call under one config: its kernels' names, and an answer for each way of launching them that was asked for.
-
-    The answers are those of all configs of its kind; only how much may be asked into L2 is its own. A config that is
-    wrong by itself has no kernels, and one answer.
+class Kind:
+    """Configs of a call that are judged alike: their kernels' names, and an answer for each way of launching them that
+    was asked for. A config that is wrong by itself has no kernels, and one answer of its own.
     """
 
     names: tuple[str, ...]
-    l2_limit: int
     answers: dict[LaunchKey, Answer]
 
 
@@ -54,49 +55,61 @@ class JudgedCall:
     call: Call
     shape: Shape
     device: Device
-    configs: dict[tuple[str, Config], Configured] = field(default_factory=dict)
-    kinds: dict[Hashable, dict[LaunchKey, Answer]] = field(default_factory=dict)
+    configs: dict[tuple[str, Config], Kind] = field(default_factory=dict)
+    kinds: dict[Hashable, Kind] = field(default_factory=dict)
 
     def judge(
-        self, op: OpPlan, kernels: Mapping[str, KernelPlan], parts: Collection[str] = ()
+        self, op: OpPlan, kernels: Mapping[str, KernelPlan], launched: Mapping[str, str]
     ) -> tuple[tuple[str, ...], Answer]:
         """The kernels' names under config `op`, and the answer for how `kernels` launches them.
 
-        Those that are `parts` of a fused kernel ask as much into L2 as the config leaves, and no more.
-        Raises KeyError where they are not all in `kernels`, TypeError or ValueError where the config cannot be read.
+        `launched` names, for parts of fused kernels, the kernel that they are placed as: a part asks as much into L2 as
+        the config leaves, and no more. Raises KeyError where a kernel is not placed, TypeError or ValueError where the
+        config cannot be read.
         """
-        key = op.impl, op.config  # hashed and compared without a call into Python, unlike `op`
-        configured = self.configs.get(key)
-        if configured is None:
-            if len(self.configs) >= _MAX_KEPT:
-                self.configs.clear()
-                self.kinds.clear()
-            configured = self.configs[key] = self._configure(op)
-        answers = configured.answers
+        # A pair is hashed and compared without a call into Python, unlike `op`.
+        kind = self.configs.get((op.impl, op.config)) or self._configure(op)
+        answers = kind.answers
         launch: LaunchKey = ()
-        for name in configured.names:
-            kernel = kernels[name]
-            if kernel.l2_prefetch_bytes > configured.l2_limit:
-                if name in parts:
-                    limited = replace(kernel, l2_prefetch_bytes=configured.l2_limit)
-                    return self.judge(op, {**kernels, name: limited}, parts)
-                answers = {}  # its own: others of its kind may leave more
-            launch += kernel.gdc, kernel.trigger, kernel.l2_prefetch_bytes > 0
+        for name in kind.names:
+            kernel = kernels[launched.get(name, name)]
+            asked = kernel.l2_prefetch_bytes
+            if asked > 0 and asked > (limit := self.call.op.l2_limit(op)):
+                if name in launched:
+                    asked = limit
+                else:
+                    answers = {}  # its own: others of its kind may leave more
+            launch += kernel.gdc, kernel.trigger, asked > 0
         answer = answers.get(launch)
         if answer is None:
-            answer = answers[launch] = self._ask(op, tuple([kernels[name] for name in configured.names]))
-        return configured.names, answer
+            answer = answers[launch] = self._ask(op, kind.names, kernels, launched)
+        return kind.names, answer
 
-    def _configure(self, op: OpPlan) -> Configured:
+    def _configure(self, op: OpPlan) -> Kind:
+        if len(self.configs) >= _MAX_KEPT:
+            self.configs.clear()
+            self.kinds.clear()
         if said := self.call.op.config_violations(op, self.shape, self.device):
-            return Configured((), 0, {(): self._refuse(said)})
-        answers = self.kinds.setdefault(self.call.op.kind(op), {})
-        return Configured(self.call.kernel_names(op), self.call.op.l2_limit(op), answers)
+            kind = Kind((), {(): self._refuse(said)})
+        elif (known := self.kinds.get(which := self.call.op.kind(op))) is not None:
+            kind = known
+        else:
+            kind = self.kinds[which] = Kind(self.call.kernel_names(op), {})
+        self.configs[op.impl, op.config] = kind
+        return kind
 
-    def _ask(self, op: OpPlan, kernels: tuple[KernelPlan, ...]) -> Answer:
-        if said := self.call.op.launch_violations(op, kernels):
+    def _ask(
+        self, op: OpPlan, names: tuple[str, ...], kernels: Mapping[str, KernelPlan], launched: Mapping[str, str]
+    ) -> Answer:
+        placed = tuple(
+            [
+                placed_part(self.call.op, op, kernels[launched[name]]) if name in launched else kernels[name]
+                for name in names
+            ]
+        )
+        if said := self.call.op.launch_violations(op, placed):
             return self._refuse(said)
-        return Answer((), self.call.facts(op, kernels))
+        return Answer((), self.call.facts(op, placed))
 
     def _refuse(self, said: list[Violation]) -> Answer:
         return Answer(tuple([Violation(v.rule, self.name, v.message) for v in said]), ())
@@ -110,15 +123,23 @@ class JudgedGraph:
     graph: OpGraph
     calls: tuple[JudgedCall, ...]
     fusions: Fusions
-    edges: dict[tuple[str, ...], frozenset[EdgeName]] = field(default_factory=dict)
-    fused: dict[Hashable, tuple[object, tuple[Violation, ...]]] = field(default_factory=dict)
+    edges: dict[tuple[tuple[str, ...], tuple[str, ...]], frozenset[EdgeName]] = field(default_factory=dict)
+    fused: dict[Hashable, FusedAnswer] = field(default_factory=dict)
 
     def needed_edges(self, plan: Plan, names: tuple[str, ...], fused: tuple[str, ...] = ()) -> frozenset[EdgeName]:
-        """Data edges between the kernels `names`, `fused` among them; the names alone decide them."""
-        found = self.edges.get(names)
+        """Data edges between kernels `names`, of which some are launched as `fused`; the names alone decide them."""
+        found = self.edges.get((names, fused))
         if found is None:
-            found = self.edges[names] = frozenset(kernel_edges(self.graph, plan.op, fused))
+            edges = fuse_edges(self.needed_edges(plan, names), fused) if fused else kernel_edges(self.graph, plan.op)
+            found = self.edges[names, fused] = frozenset(edges)
         return found
+
+    def keep_fused(self, key: Hashable, facts: tuple[KernelFacts, ...], found: tuple[Violation, ...]) -> FusedAnswer:
+        """Keeps what was found out about kernels that are one launch, beside the facts whose ids are in its key."""
+        if len(self.fused) >= _MAX_KEPT:
+            self.fused.clear()
+        answer = self.fused[key] = (facts, found)
+        return answer
 
 
 @lru_cache(maxsize=64)
