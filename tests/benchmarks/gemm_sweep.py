@@ -121,7 +121,7 @@ def peer_us(m: int) -> float | None:
     try:
         import deep_gemm
         from deep_gemm.utils import per_block_cast_to_fp8, per_token_cast_to_fp8
-    except ImportError:
+    except (ImportError, RuntimeError):  # the package, or a library that it loads, is missing
         return None
     values, scales = per_token_cast_to_fp8(torch.randn(m, 6144, device="cuda").bfloat16(), use_ue8m0=False)
     act = values, deep_gemm.get_mn_major_tma_aligned_tensor(scales)
