@@ -29,22 +29,21 @@ def sanitized(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-CASES = [
-    pytest.param(tool, mode, id=f"{tool}@{tool} {mode}")  # each in any process
-    for tool in ("memcheck", "racecheck")
-    for mode in ("serial", "branches+pdl")
-]
+def each(*values: str) -> list:
+    """Every tool with every value, each in any process."""
+    return [
+        pytest.param(tool, value, id=f"{tool}@{tool} {value}") for tool in ("memcheck", "racecheck") for value in values
+    ]
 
 
-@pytest.mark.parametrize(("tool", "mode"), CASES)
+@pytest.mark.parametrize(("tool", "mode"), each("serial", "branches+pdl"))
 def test_default_configs_are_clean(tool, mode):
     done = sanitized(tool, mode)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "11 kernels verified" in done.stdout
 
 
-@pytest.mark.parametrize("schedule", ["persistent", "stream_k"])
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize(("tool", "schedule"), each("persistent", "stream_k"))
 def test_ctas_that_have_several_tiles_are_clean(tool, schedule):
     done = sanitized(tool, "branches+pdl", f"--{schedule}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
