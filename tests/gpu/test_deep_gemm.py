@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -24,10 +25,11 @@ from configured import KNOWN, Case, faults, memory  # noqa: E402
 from mktune import deep_gemm  # noqa: E402
 from mktune.graph.builtin import MODES, make_plan  # noqa: E402
 from mktune.lowering.graph import lower  # noqa: E402
+from mktune.lowering.kernel_graph import KernelGraph  # noqa: E402
 from mktune.measure.correctness import KnownResults, verify  # noqa: E402
 from mktune.measure.memory import make_memory  # noqa: E402
 from mktune.ops.deep_gemm import WithDeepGemm  # noqa: E402
-from mktune.plan import ConfigValue, KernelPlan, OpPlan  # noqa: E402
+from mktune.plan import ConfigValue, KernelPlan, OpPlan, Plan  # noqa: E402
 from mktune.shape import Shape  # noqa: E402
 from mktune.validity import check  # noqa: E402
 
@@ -130,42 +132,73 @@ def test_scores_are_right_at_every_number_of_rows_and_capacity(kv: int, kernels:
     assert wrong == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rows", [1, 16, 100])
-def test_the_whole_prefix_runs_on_its_templates(rows: int, mode: str, device: object) -> None:
+PREFIX_ROWS = (1, 16, 100)
+
+
+def prefix(rows: int, mode: str) -> tuple[Plan, KernelGraph]:
+    """The whole prefix with what DeepGEMM's own heuristic picks, wherever there is a template."""
     shape = Shape.from_m(rows, 4096)
     ops = {name: call.op for name, call in KNOWN.graph.calls.items() if isinstance(call.op, WithDeepGemm)}
     plan = make_plan(KNOWN, None, shape, "sm_90a", mode, {name: op.heuristic(shape, H200) for name, op in ops.items()})
     assert check(plan, H200) == []
-    graph = lower(plan, KNOWN.subgraph(None), shape, H200, launches=True)
-    kernels = compile_all([launch.kernel for _, launch in graph.launches], workers=14)
-    copies = make_memory(KNOWN.subgraph(None), shape, 2, seed=rows, place="cuda:0", ragged=True).verification()
-    verify(plan, graph, kernels, copies, 2, KnownResults())
+    return plan, lower(plan, KNOWN.subgraph(None), shape, H200, launches=True)
 
 
+@pytest.fixture(scope="module")
+def of_prefix() -> Kernels:
+    graphs = [prefix(rows, mode)[1] for rows in PREFIX_ROWS for mode in MODES]
+    return compile_all([launch.kernel for graph in graphs for _, launch in graph.launches], workers=14)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", PREFIX_ROWS)
+def test_the_whole_prefix_runs_on_its_templates(rows: int, mode: str, of_prefix: Kernels, device: object) -> None:
+    plan, graph = prefix(rows, mode)
+    copies = make_memory(KNOWN.subgraph(None), plan.shape, 2, seed=rows, place="cuda:0", ragged=True).verification()
+    verify(plan, graph, of_prefix, copies, 2, KnownResults())
+
+
+HEURISTIC_ROWS = (1, 17, 64, 128, 256)
 _RUN = """
-import sys, torch, deep_gemm
+import ctypes, sys, torch, deep_gemm
 from deep_gemm.utils import per_block_cast_to_fp8, per_token_cast_to_fp8
-m, n, k = map(int, sys.argv[1:])
-with torch.device("cuda"):
-    codes, scales = per_token_cast_to_fp8(torch.randn(m, k).bfloat16(), use_ue8m0=False)
-    given = codes, deep_gemm.get_mn_major_tma_aligned_tensor(scales)
-    weights = per_block_cast_to_fp8(torch.randn(n, k).bfloat16(), use_ue8m0=False)
-    deep_gemm.fp8_gemm_nt(given, weights, torch.empty(m, n, dtype=torch.bfloat16))
+for problem in sys.argv[1:]:
+    m, n, k = map(int, problem.split("x"))
+    with torch.device("cuda"):
+        codes, scales = per_token_cast_to_fp8(torch.randn(m, k).bfloat16(), use_ue8m0=False)
+        given = codes, deep_gemm.get_mn_major_tma_aligned_tensor(scales)
+        weights = per_block_cast_to_fp8(torch.randn(n, k).bfloat16(), use_ue8m0=False)
+        deep_gemm.fp8_gemm_nt(given, weights, torch.empty(m, n, dtype=torch.bfloat16))
+    ctypes.CDLL(None).fflush(None)  # what the library has printed
+    print("ran", problem, flush=True)
 """
 
 
-@pytest.mark.parametrize("rows", [1, 17, 64, 128, 256])
+def problem(call: str, rows: int) -> str:
+    size = op_of(call).problem  # type: ignore[attr-defined]
+    return f"{rows}x{size.n}x{size.k}"
+
+
+@cache
+def said() -> dict[str, str]:
+    """Problem → what DeepGEMM printed while it ran it, all in one process; empty where it cannot be imported."""
+    if subprocess.run([sys.executable, "-c", "import deep_gemm"], capture_output=True, check=False).returncode:
+        return {}
+    problems = [problem(call, rows) for call in FP8 for rows in HEURISTIC_ROWS]
+    environment = {**os.environ, "DG_PRINT_CONFIGS": "1"}
+    command = [sys.executable, "-c", _RUN, *problems]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    printed = re.split(r"^ran (\S+)\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(printed[1::2], printed[::2], strict=False))
+
+
+@pytest.mark.parametrize("rows", HEURISTIC_ROWS)
 @pytest.mark.parametrize("call", FP8)
 def test_the_heuristic_picks_what_deep_gemm_picks(call: str, rows: int, device: object) -> None:
-    if subprocess.run([sys.executable, "-c", "import deep_gemm"], capture_output=True, check=False).returncode:
+    if not said():
         pytest.skip("deep_gemm cannot be imported here")
-    op = op_of(call)
-    size = op.problem  # type: ignore[attr-defined]
-    command = [sys.executable, "-c", _RUN, *map(str, (rows, size.n, size.k))]
-    environment = {**os.environ, "DG_PRINT_CONFIGS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    config = dict(op.heuristic(Shape.from_m(rows, CAPACITY), H200).config)
-    said = {name: re.findall(rf"\b{name}=(\d+)", done.stdout)[-1] for name in ("block_m", "block_n", "num_stages")}
-    wanted = (config["block_m"], config["block_n"], config["stages"])
-    assert said == {name: str(value) for name, value in zip(said, wanted, strict=True)}
+    config = dict(op_of(call).heuristic(Shape.from_m(rows, CAPACITY), H200).config)
+    names = ("block_m", "block_n", "num_stages")
+    found = [re.findall(rf"\b{name}=(\d+)", said()[problem(call, rows)])[-1] for name in names]
+    assert found == [str(config[name]) for name in ("block_m", "block_n", "stages")]
