@@ -18,6 +18,7 @@ from mktune.measure.correctness import verify
 from mktune.measure.host import CudaHost
 from mktune.measure.promotion import TIE_BAND
 from mktune.measure.stats import median
+from mktune.ops.gemm import GemmOp
 from mktune.plan import OpPlan
 from mktune.shape import Shape
 from mktune.trial import Status
@@ -143,6 +144,7 @@ def test_a_capture_that_fails_costs_only_its_plan(bench, plans):
 def test_six_candidates_in_ten_orders_end_in_the_same_winner(bench, plans):
     """Were weights left in the L2, or the clock ramping, whoever is measured first or last would win."""
     op = workload(PROBLEM.workload).graph.calls["B0"].op
+    assert isinstance(op, GemmOp)
     default = dict(op.default("sm_90a").config)
     candidates = {}
     for split in (1, 2, 3, 4, 6, 8):

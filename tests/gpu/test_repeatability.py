@@ -25,7 +25,7 @@ KV = 1000
 BATCH = Shape(8, 1, KV)
 ALONE = Shape(1, 1, KV)
 RUNS = 20
-VARIANTS = {
+VARIANTS: dict[str, dict[str, int | str]] = {
     "default": {},
     "wide splits": {"split_k": 8, "stages": 2},
     "last arriver": {"finalizer": "last_arriver"},

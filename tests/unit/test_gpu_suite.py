@@ -1,4 +1,4 @@
-"""How the GPU tests share a host: processes, GPUs, groups, what runs alone, and what `make gpu-test` does."""
+"""How the GPU tests share a host: processes, GPUs, groups, what runs alone, what they name, and `make gpu-test`."""
 
 from __future__ import annotations
 
@@ -159,6 +159,25 @@ def test_auto_is_as_many_as_fit(pytester: pytest.Pytester, monkeypatch: pytest.M
     done.stdout.fnmatch_lines(["*6 workers*"])
     done = pytester.runpytest_subprocess("-n", "auto", "-m", "gpu_alone", folder)
     done.stdout.fnmatch_lines(["*3 workers*"])
+
+
+GONE = re.compile(r"^(.+?):[0-9]+: error: .*\[(?:attr-defined|call-arg|name-defined)\]$", re.MULTILINE)
+"""What mypy says of a name that is not there, or of an argument that is missing or not known."""
+
+
+@pytest.mark.slow
+def test_what_gpu_tests_and_benchmarks_name_is_there(tmp_path: Path) -> None:
+    """They run seldom, and on a GPU it is late to find that something they use has another name by now."""
+    planted = tmp_path / "planted.py"
+    planted.write_text("from mktune.measure.validation import validate\nvalidate().endswith('x')\n")
+    path = os.pathsep.join(map(str, (ROOT, SUITE, ROOT / "tests" / "unit")))
+    options = ("--explicit-package-bases", "--implicit-reexport", "--cache-dir", str(tmp_path / "cache"))
+    command = [sys.executable, "-m", "mypy", *options, "tests/gpu", "tests/benchmarks", str(planted)]
+    environment = {**os.environ, "MYPYPATH": path}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    found = [match for match in GONE.finditer(done.stdout) if not match[1].endswith(planted.name)]
+    assert len(found) == len(GONE.findall(done.stdout)) - 2, done.stdout[-2000:] + done.stderr
+    assert [match[0] for match in found] == []
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
