@@ -117,26 +117,33 @@ def lowered_part(plan: Plan, device):
     return lower(plan, WORKLOAD.subgraph(plan.op_names), plan.shape, device, launches=True)
 
 
-@pytest.fixture(scope="module")
-def of_classes(device):
-    graphs = [lowered_part(at(plan, shape_of(m)), device) for name in PARTS for plan in classes(name) for m in KV_OF]
+@functools.cache
+def of_classes(name: str, device):
+    """Compiled kernels of all classes of one pair."""
+    graphs = [lowered_part(at(plan, shape_of(m)), device) for plan in classes(name) for m in KV_OF]
     specs = list(dict.fromkeys(spec for graph in graphs for spec in specs_of(graph)))
     with compiling(specs, device):
         return compiled(device, specs)
 
 
-@pytest.mark.parametrize("m", KV_OF)
-@pytest.mark.parametrize("name", PARTS)
-def test_every_class_is_right(device, of_classes, name, m):
+def _rows_of_pairs() -> Iterator:
+    """(fused kernel, M), a pair in one process and any other pair in any."""
+    for name, m in itertools.product(PARTS, KV_OF):
+        yield pytest.param(name, m, id=f"{name}-{m}@{name}")
+
+
+@pytest.mark.parametrize(("name", "m"), _rows_of_pairs())
+def test_every_class_is_right(device, name, m):
     """Over poison, with padding rows and short contexts, op by op against the fp64 reference; then bit by bit."""
     memory = make_memory(WORKLOAD.subgraph(PARTS[name]), shape_of(m), 2, seed=m, place="cuda:0", ragged=True)
     copies, known, wrong = memory.verification(), KnownResults(), []
+    kernels = of_classes(name, device)
     for plan in classes(name):
         plan = at(plan, shape_of(m))
         graph = lowered_part(plan, device)
         try:
-            check_facts(graph, of_classes, plan)
-            verify(plan, graph, of_classes, copies, 3, known)
+            check_facts(graph, kernels, plan)
+            verify(plan, graph, kernels, copies, 3, known)
         except CandidateError as error:
             wrong.append(f"{[plan.op[op] for op in OPS[name]]}: {error}")
     assert wrong == []
