@@ -4,6 +4,8 @@
 // the part that the group at `place` belongs to, and adding its `groups` leads to the next part. `place` counts items
 // of the ring as well (see RingCursor), so a ring goes on from part to part.
 //
+// A K group is what a stage of the ring holds: 128 values of e4m3, or a step of 64 in bf16.
+//
 // The host divides: see mktune/ops/gemm_schedules.py. Tiles go m first, so that those that read the same weights meet.
 #pragma once
 #include "ops/gemm_results.cuh"
@@ -21,6 +23,17 @@ struct Shares {
     return static_cast<int>(static_cast<u64>(tile) * m_tiles_inverse >> 32);
   }
 };
+
+// Calls visit(place, part, groups) for each part, or what is left of it, at the places `place` to `end` of a schedule.
+template <class Schedule, class Visit>
+MKTUNE_DEVICE void for_each_part(const Schedule& schedule, int place, int end, Visit visit) {
+  while (place < end) {
+    const TileCoordinates part = schedule.from(place);
+    const int groups = min(part.groups, end - place);
+    visit(place, part, groups);
+    place += groups;
+  }
+}
 
 // schedule = persistent: parts are a tile × a split of K, in the order in which a grid of a CTA for each would start
 // them. A CTA has every `ctas`-th.
@@ -42,6 +55,12 @@ struct EveryNthPart {
             kGroups - done};
   }
 };
+
+template <class Op, class Gemm, int kSplitK>
+MKTUNE_DEVICE EveryNthPart<Op, Gemm, kSplitK> parts_of_cta(int rows, const Shares& shares) {
+  return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), (rows + Gemm::kBlockM - 1) / Gemm::kBlockM,
+          shares};
+}
 
 // schedule = stream_k: the K groups of all tiles in one line, of which each CTA has an even share. So a tile is in
 // pieces, one for each CTA that has some of it; `split` numbers them.
@@ -73,5 +92,10 @@ struct ShareOfLine {
     return at < in_longer ? at / (shares.share + 1) : shares.longer + (at - in_longer) / shares.share;
   }
 };
+
+template <class Op, class Gemm>
+MKTUNE_DEVICE ShareOfLine<Op, Gemm> share_of_cta(int rows, const Shares& shares) {
+  return {static_cast<int>(blockIdx.x), (rows + Gemm::kBlockM - 1) / Gemm::kBlockM, shares};
+}
 
 }  // namespace mktune

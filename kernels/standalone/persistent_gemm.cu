@@ -6,76 +6,35 @@
 #include "ops/main_q.cuh"
 #include "ops/qkv_a.cuh"
 #include "standalone/persistent_gemm_frame.cuh"
+#include "standalone/tile_pieces.cuh"
 
 namespace mktune {
 
-// The last piece of a tile to arrive adds them up, in their order, so that the result does not depend on which one was
-// last, and writes them rounded to y; the only piece of a tile writes y at once. As add_splits, but for the number of
-// pieces, which is the tile's own.
+// Adds the pieces of a tile up and writes them rounded to y.
 template <class Op, class Gemm>
-MKTUNE_DEVICE void add_pieces(const typename Gemm::Accumulator& sum, const TileCoordinates& part, int pieces,
-                              float* partials, u32* tile_counters, Bf16* y, int rows, int thread, volatile u32* flag,
-                              int barrier) {
-  if (pieces == 1) {
-    store_y<Op, Gemm>(sum, part, y, rows, thread);
-    return;
-  }
-  store_partials<Op, Gemm>(sum, part, partials, rows, thread);
-  u32* counter = tile_counters + part.m_tile * part.n_tiles + part.n_tile;
-  const bool last = is_last_arrival<Gemm::kThreads>(counter, pieces, thread, flag, barrier);
-  if (!__shfl_sync(0xffffffffu, last, 0)) return;
-
-  constexpr int kUnits = Gemm::kBlockN / 4, kAtOnce = 4;  // of four neighbours, in a row
-  const int units = min(Gemm::kBlockM, rows - part.m) * kUnits;
-  // All threads go round together: those beyond the last unit add that one up again.
-  for (int first = 0; first < units; first += kAtOnce * Gemm::kThreads) {
-    float4 total[kAtOnce] = {};
-    u64 at[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int unit = min(first + i * Gemm::kThreads + thread, units - 1);
-      at[i] = static_cast<u64>(part.m + unit / kUnits) * Op::kN + part.n + unit % kUnits * 4;
-    }
-    static_assert(Op::kN % Gemm::kBlockN == 0, "all columns of a tile exist");
-#pragma unroll 2
-    for (int piece = 0; piece < pieces; ++piece) {
-      const float* source = partials + static_cast<u64>(piece) * rows * Op::kN;
-      uint4 raw[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) raw[i] = load_produced_16(source + at[i]);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        total[i].x += __uint_as_float(raw[i].x);
-        total[i].y += __uint_as_float(raw[i].y);
-        total[i].z += __uint_as_float(raw[i].z);
-        total[i].w += __uint_as_float(raw[i].w);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      *reinterpret_cast<uint2*>(y + at[i]) = {to_bf16x2(total[i].x, total[i].y), to_bf16x2(total[i].z, total[i].w)};
-  }
+MKTUNE_DEVICE void add_to_y(const typename Gemm::Accumulator& sum, const TileCoordinates& part, int pieces,
+                            float* partials, u32* tile_counters, Bf16* y, int rows, int thread, volatile u32* flag) {
+  add_pieces<Op, Gemm>(
+      sum, part, pieces, partials, tile_counters, rows, thread, flag, kPersistentConsumerBarrier,
+      [&] { store_y<Op, Gemm>(sum, part, y, rows, thread); },
+      [&](u64 at, const float4& total) {
+        *reinterpret_cast<uint2*>(y + at) = {to_bf16x2(total.x, total.y), to_bf16x2(total.z, total.w)};
+      });
 }
 
 // ---- persistent -----------------------------------------------------------------------------------------------------
-template <class Op, class Gemm, int kSplitK>
-MKTUNE_DEVICE EveryNthPart<Op, Gemm, kSplitK> parts_of_cta(int rows, const Shares& shares) {
-  return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), (rows + Gemm::kBlockM - 1) / Gemm::kBlockM,
-          shares};
-}
-
 // `out` as in gemm_producer: fp32 partials [split_k, rows, n], or bf16 y [rows, n] where split_k is 1.
 template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc,
           Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     persistent_gemm(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                     const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out,
-                    int rows, int l2_groups,
- int share, int longer, u64 m_tiles_inverse) {
+                    int rows, int l2_groups, int share, int longer, u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
   run_persistent_gemm_cta<Op, Gemm, kGdc, kTrigger>(
-      shared, weights, weight_scales, activations, activation_scales, parts_of_cta<Op, Gemm, kSplitK>(rows, {share, longer, m_tiles_inverse}), l2_groups,
+      shared, weights, weight_scales, activations, activation_scales,
+      parts_of_cta<Op, Gemm, kSplitK>(rows, {share, longer, m_tiles_inverse}), l2_groups,
       [&](typename Gemm::Accumulator& sum, const TileCoordinates& part, int thread) {
         if constexpr (kSplitK > 1)
           store_partials<Op, Gemm>(sum, part, static_cast<float*>(out), rows, thread);
@@ -90,33 +49,27 @@ template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     persistent_gemm_splits(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                            const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
-                           float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups,
- int share, int longer, u64 m_tiles_inverse) {
+                           float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups, int share,
+                           int longer, u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
   volatile u32* flag = reinterpret_cast<u32*>(shared + Gemm::kBytes);
   run_persistent_gemm_cta<Op, Gemm, kGdc, kTrigger>(
-      shared, weights, weight_scales, activations, activation_scales, parts_of_cta<Op, Gemm, kSplitK>(rows, {share, longer, m_tiles_inverse}), l2_groups,
+      shared, weights, weight_scales, activations, activation_scales,
+      parts_of_cta<Op, Gemm, kSplitK>(rows, {share, longer, m_tiles_inverse}), l2_groups,
       [&](typename Gemm::Accumulator& sum, const TileCoordinates& part, int thread) {
-        add_pieces<Op, Gemm>(sum, part, kSplitK, partials, tile_counters, y, rows, thread, flag,
-                             kPersistentConsumerBarrier);
+        add_to_y<Op, Gemm>(sum, part, kSplitK, partials, tile_counters, y, rows, thread, flag);
       });
 }
 
 // ---- stream_k -------------------------------------------------------------------------------------------------------
-template <class Op, class Gemm>
-MKTUNE_DEVICE ShareOfLine<Op, Gemm> share_of_cta(int rows, const Shares& shares) {
-  return {static_cast<int>(blockIdx.x), (rows + Gemm::kBlockM - 1) / Gemm::kBlockM, shares};
-}
-
 // For a finalizer kernel that adds `most` partial sums of each tile: partials [most, rows, n]. Tiles in fewer pieces
 // get zeros for the others.
 template <class Op, Mma kMma, int kBlockM, int kBlockN, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     stream_k_gemm(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                   const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
-                  int rows, int l2_groups,
- int share, int longer, u64 m_tiles_inverse, int most) {
+                  int rows, int l2_groups, int share, int longer, u64 m_tiles_inverse, int most) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
   const auto schedule = share_of_cta<Op, Gemm>(rows, {share, longer, m_tiles_inverse});
@@ -135,8 +88,8 @@ template <class Op, Mma kMma, int kBlockM, int kBlockN, int kStages, int kWarps,
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     stream_k_gemm_pieces(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
                          const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
-                         float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups,
- int share, int longer, u64 m_tiles_inverse) {
+                         float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups, int share, int longer,
+                         u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
   volatile u32* flag = reinterpret_cast<u32*>(shared + Gemm::kBytes);
@@ -144,8 +97,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
   run_persistent_gemm_cta<Op, Gemm, kGdc, kTrigger>(
       shared, weights, weight_scales, activations, activation_scales, schedule, l2_groups,
       [&](typename Gemm::Accumulator& sum, const TileCoordinates& part, int thread) {
-        add_pieces<Op, Gemm>(sum, part, schedule.pieces(part), partials, tile_counters, y, rows, thread, flag,
-                             kPersistentConsumerBarrier);
+        add_to_y<Op, Gemm>(sum, part, schedule.pieces(part), partials, tile_counters, y, rows, thread, flag);
       });
 }
 

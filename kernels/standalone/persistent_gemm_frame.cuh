@@ -17,22 +17,16 @@ constexpr int kPersistentConsumerBarrier = 1;
 template <class Gemm, class Schedule>
 MKTUNE_DEVICE void load_scheduled_weights(typename Gemm::Ring ring, const TensorMap& weights, const Schedule& schedule,
                                           int place, int end) {
-  while (place < end) {
-    const TileCoordinates part = schedule.from(place);
-    const int groups = min(part.groups, end - place);
-    Gemm::load_weights(ring, {static_cast<u32>(place), 0}, weights, part.n, part.first_group, groups);
-    place += groups;
-  }
+  for_each_part(schedule, place, end, [&](int at, const TileCoordinates& part, int groups) {
+    Gemm::load_weights(ring, {static_cast<u32>(at), 0}, weights, part.n, part.first_group, groups);
+  });
 }
 
 template <class Gemm, class Schedule>
 MKTUNE_DEVICE void prefetch_scheduled_weights(const TensorMap& weights, const Schedule& schedule, int place, int end) {
-  while (place < end) {
-    const TileCoordinates part = schedule.from(place);
-    const int groups = min(part.groups, end - place);
+  for_each_part(schedule, place, end, [&](int, const TileCoordinates& part, int groups) {
     Gemm::prefetch_weights_to_l2(weights, part.n, part.first_group, groups);
-    place += groups;
-  }
+  });
 }
 
 // As Gemm::load_weight_scales, for a part that comes later. NOTE: a load of the read-only path would be moved down to

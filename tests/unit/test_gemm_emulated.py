@@ -8,33 +8,31 @@ order, and nobody can wait for ever unseen. Launches are those that ops describe
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from emulated_launches import argument, compiled, executed
 
-from mktune import resources
 from mktune.backends.models import gpu_of
-from mktune.launch import Arg, Launch, ScalarArg, TensorMapArg
+from mktune.launch import Launch
 from mktune.ops.base import Violation
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_schedules import Shares, partial_sums, schedule_violations
 from mktune.ops.gemm_tiles import GemmConfig, Problem
+from mktune.ops.head_gate import HeadGate
 from mktune.ops.indexer_k import IndexerK
 from mktune.ops.indexer_q import IndexerQ
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
 from mktune.ops.main_q import MainQ
+from mktune.ops.q_absorb import QAbsorb
 from mktune.ops.qkv_a import QkvA
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
-HERE = Path(__file__).parent / "emulated_gemm"
 H200 = gpu_of("sm_90a")
 SEEDS = (1, 2)
-BYTES = {"u8": 1, "f32": 4}
 
 FRAME = "standalone/persistent_gemm_frame.cuh"
 
@@ -134,16 +132,6 @@ def cases() -> Iterator[Case]:
 CASES = [case for case in cases() if not any("as with" in str(violation) for violation in case.violations)]
 
 
-def _text(arg: Arg, names: dict[str, str]) -> str:
-    if isinstance(arg, ScalarArg):
-        return f"{arg.value}ull" if arg.ctype == "u64" else str(arg.value)
-    name = f'"{names.get(arg.buffer, arg.buffer)}"'
-    if not isinstance(arg, TensorMapArg):
-        return f"Pointer{{{name}}}"
-    sizes = (BYTES[arg.dtype], *arg.dims, *arg.strides, *arg.box)
-    return f"map_of({name}, {', '.join(map(str, sizes))}, {str(arg.constant).lower()})"
-
-
 def _call(case: Case) -> str:
     op, shape, launch, config = case.op(), Shape.from_m(case.m, 64), case.launch, GemmConfig.of(case.plan)
     names = dict(zip((*op.operands, *op.activations), ("weights", "weight_scales", "codes", "row_scales"), strict=True))
@@ -155,35 +143,9 @@ def _call(case: Case) -> str:
     sizes += (spaces.get("tile_counters", 0) // 4,)
     title = f"{case.op.__name__} M {case.m} {' '.join(f'{name} {value}' for name, value in case.plan.config)}"
     triggers = str(case.kernel.trigger != "exit").lower()
-    args = ", ".join(_text(arg, names) for arg in launch.args)
+    args = ", ".join(argument(arg, names) for arg in launch.args)
     call = f"[] {{ {launch.kernel.name_expression}({args}); }}"
     return f'run("{title}", {{{", ".join(map(str, sizes))}}}, {triggers}, 2, {call});\n'
-
-
-def _compiled(
-    folder: Path, main: str, spoken: dict[str, tuple[tuple[str, str], ...]], optimise: str = "-O2", **included: str
-) -> Path:
-    """`main` for the host, with kernels' sources in which something is said in other words, and files it includes."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ here")
-    for path, pairs in spoken.items():
-        text = (resources.kernels() / path).read_text()
-        for said, instead in pairs:
-            assert text.count(said) == 1, path
-            text = text.replace(said, instead)
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text)
-    for stem in ("indexer_k", "indexer_q", "main_q", "qkv_a"):  # nothing of their finalizers is run here
-        (folder / "ops").mkdir(exist_ok=True)
-        (folder / "ops" / f"{stem}.cuh").write_text('#pragma once\n#include "ops/block_fp8_gemm.cuh"\n')
-    for name, text in included.items():
-        (folder / f"{name}.inc").write_text(text)
-    folders = [f"-I{path}" for path in (folder, HERE, resources.kernels())]
-    command = [compiler, "-std=c++20", optimise, "-w", *folders, str(HERE / main), "-o", str(folder / "emulated")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder / "emulated"
 
 
 def _program(folder: Path, cases: list[Case], *faults: tuple[str, str]) -> Path:
@@ -195,11 +157,7 @@ def _program(folder: Path, cases: list[Case], *faults: tuple[str, str]) -> Path:
         for op in KERNELS
     )
     quick = "-O1" if faults else "-O2"  # few launches take less time to run than to compile well
-    return _compiled(folder, "main.cpp", spoken, quick, problems="".join(problems), cases="".join(map(_call, cases)))
-
-
-def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=600, check=False)
+    return compiled(folder, "main.cpp", spoken, quick, problems="".join(problems), cases="".join(map(_call, cases)))
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +172,7 @@ def test_the_cases_exist() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_element_is_right_whatever_comes_first(program: Path, seed: int) -> None:
-    done = _run(program, str(seed))
+    done = executed(program, str(seed))
     assert done.returncode == 0, done.stdout[-2000:]
     assert done.stdout.count("right: ") == len(CASES)
 
@@ -236,23 +194,25 @@ def test_a_planted_fault_is_seen(fault: str, tmp_path: Path) -> None:
     """In kernels of two warpgroups that take turns, where parts end on odd K groups."""
     few = [case for case in CASES if case.op is Summed and ("warps", 8) in case.plan.config]
     program = _program(tmp_path, few[:3], FAULTS[fault])
-    done = [_run(program, str(seed)) for seed in range(4)]
+    done = [executed(program, str(seed)) for seed in range(4)]
     assert all("wrong: " in run.stdout for run in done), [run.stdout[-300:] for run in done]
 
 
 def _schedules() -> Iterator[str]:
     """Launches of the real ops: each tile, split and number of CTAs that they know, at several numbers of rows."""
-    for op in (QkvA(), IndexerK(), MainQ(), IndexerQ()):
+    for op in (QkvA(), IndexerK(), MainQ(), IndexerQ(), HeadGate(), QAbsorb()):
         problem, fields = op.problem, op.choices("sm_90a")["wgmma"]
         for block_m, block_n, schedule in itertools.product(fields["block_m"], fields["block_n"], op.schedules):
-            splits = fields["split_k"] if schedule == "persistent" else (1,)
+            split_up = schedule == "persistent" and problem.batch == 1  # the three steps of D2's tiles stay together
+            splits = fields["split_k"] if split_up else (1,)
             for split, ctas, m in itertools.product(splits, (7, *fields["ctas"]), (1, 256)):
                 config = GemmConfig(block_m, block_n, split, 2, 4, "kernel", schedule=schedule, ctas=ctas)
                 if schedule_violations("wgmma", config, problem, Shape.from_m(m, 64)):
                     continue
                 shares = Shares.of(config, problem, -(-m // block_m))
                 given = f"{m}, {shares.ctas}, {{{shares.share}, {shares.longer}, {shares.m_tiles_inverse}ull}}"
-                tile = f"{problem.n}, {problem.k}, {block_m}, {block_n}"
+                # All heads' columns side by side, and K in the groups that a block-FP8 GEMM has for as many steps.
+                tile = f"{problem.n * problem.batch}, {problem.steps * 128}, {block_m}, {block_n}"
                 title = f'"{op.title} {tile} split {split} ctas {ctas} M {m}"'
                 if schedule == "persistent":
                     yield f"parts<{tile}, {split}>({title}, {given});\n"
@@ -263,6 +223,6 @@ def _schedules() -> Iterator[str]:
 
 def test_every_k_group_of_every_tile_is_computed_once(tmp_path: Path) -> None:
     launches = list(_schedules())
-    done = _run(_compiled(tmp_path, "schedules.cpp", {}, "-O1", schedules="".join(launches)))
+    done = executed(compiled(tmp_path, "schedules.cpp", {}, "-O1", schedules="".join(launches)))
     assert done.returncode == 0, done.stdout[-500:]
     assert done.stdout.count("right: ") == len(launches) > 1000

@@ -2,8 +2,7 @@
 // Python describes them: the kernels' sources are the real ones but for ptx.cuh and mma.cuh.
 #include "standalone/persistent_gemm.cu"
 
-#include <map>
-#include <string>
+#include "launches.hpp"
 
 namespace mktune {
 #include "problems.inc"
@@ -17,28 +16,6 @@ struct Case {
   int rows, n, k, ctas, threads, smem, sums;  // sums: fp32 slabs that somebody adds up; 0: the result is bf16
   std::size_t partials_bytes, counters;
 };
-
-std::map<std::string, std::vector<u8>> buffers;
-
-template <class T>
-T* buffer(const char* name) {
-  return reinterpret_cast<T*>(buffers.at(name).data());
-}
-
-struct Pointer {  // whatever a parameter points to
-  const char* name;
-  template <class T>
-  operator T*() const {
-    return buffer<T>(name);
-  }
-};
-
-TensorMap map_of(const char* name, int element_bytes, int width, int height, i64 stride, int box_width, int box_height,
-                 bool constant) {
-  if ((height - 1) * stride + width * element_bytes > static_cast<i64>(buffers.at(name).size()))
-    machine::fail("a tensor map goes beyond its buffer");
-  return {buffers.at(name).data(), element_bytes, width, height, box_width, box_height, stride, !constant};
-}
 
 void fill(const Case& c) {
   const int groups = c.k / 128, padded = (c.rows + 3) / 4 * 4, blocks = (c.n + 127) / 128;
@@ -94,31 +71,13 @@ void compare(const Case& c, const char* title, const std::vector<float>& right) 
         std::exit(1);
       }
     }
-  for (std::size_t i = 0; i < c.counters; ++i)
-    if (buffer<u32>("tile_counters")[i] != 0) machine::fail("a counter is not zero again");
+  compare_counters(c.counters);
 }
 
-// `launch` makes one thread's call of the kernel.
 void run(const char* title, const Case& c, bool triggers, int replays, const std::function<void()>& launch) {
-  machine::grid = c.ctas;
   fill(c);
   const std::vector<float> right = expected(c);
-  for (int replay = 0; replay < replays; ++replay) {
-    std::vector<int> order(c.ctas);
-    for (int i = 0; i < c.ctas; ++i) order[i] = i;
-    std::shuffle(order.begin(), order.end(), machine::random_bits);
-    for (const int cta : order) {
-      machine::block = cta;
-      std::memset(shared, 0x55, sizeof shared);
-      machine::run_cta(c.threads, launch);
-      for (std::size_t i = c.smem; i < sizeof shared; ++i)
-        if (shared[i] != 0x55) machine::fail("a CTA writes beyond its shared memory");
-      if (machine::triggers != (triggers ? 1 : 0)) machine::fail("a CTA does not trigger as the plan says");
-    }
-    compare(c, title, right);
-  }
-  std::printf("right: %s\n", title);
-  std::fflush(stdout);
+  replay(title, {c.ctas, c.threads, c.smem, triggers}, replays, launch, [&] { compare(c, title, right); });
 }
 
 }  // namespace
