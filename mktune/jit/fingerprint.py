@@ -13,7 +13,7 @@ from mktune.graph.workload import workload as find
 from mktune.jit.source import source_fingerprint
 from mktune.launch import KernelSpec
 from mktune.ops.deep_gemm import WithDeepGemm
-from mktune.ops.gemm_schedules import SOURCE, has_schedule
+from mktune.ops.gemm_schedules import SOURCES, has_schedule
 from mktune.ops.launch import fused_source
 from mktune.plan import Plan
 
@@ -43,7 +43,7 @@ def kernels_fingerprint(
             raise InputError(f"{workload} has no kernel {name}; there are {', '.join(there_are) or 'none'}")
         found.append(source_fingerprint([KernelSpec(fused_source([calls[op].op.title for op in there_are[name]]), "")]))
     if scheduled:
-        found.append(source_fingerprint([KernelSpec(SOURCE, "")]))
+        found.append(source_fingerprint([KernelSpec(source, "") for source in SOURCES]))
     sources: set[str] = set()
     for name in provided:
         op = calls[name].op

@@ -35,6 +35,7 @@ from mktune.ops.gemm_schedules import (
     OTHER_CTAS,
     STREAM_K,
     Shares,
+    added_pieces,
     longest_steps,
     partial_sums,
     schedule_violations,
@@ -84,6 +85,8 @@ class GemmOp(Op):
     places       those runtime arguments of which a finalizer kernel's prologue reads its rows' values
     finalizers   who may finish rows, or add splits up; empty where the config does not say
     schedules    other ways to share tiles out than one for each CTA
+    few_ctas     numbers of CTAs beside those that are parts of a GPU: where there are few tiles
+    long_rings   whether the ring of a CTA with several tiles may hold more steps than a tile has: where those are few
     """
 
     problem: ClassVar[Problem]
@@ -94,6 +97,8 @@ class GemmOp(Op):
     places: ClassVar[tuple[str, ...]] = ()
     finalizers: ClassVar[tuple[str, ...]] = ()
     schedules: ClassVar[tuple[str, ...]] = ()
+    few_ctas: ClassVar[tuple[int, ...]] = ()
+    long_rings: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, ConfigValue]]
 
     def __init_subclass__(cls) -> None:
@@ -125,7 +130,7 @@ class GemmOp(Op):
         if self.has_finalizer:
             fields["finalizer_threads"] = (128, 256, 512)
         if self.schedules:
-            fields |= {"schedule": self.schedules, "ctas": CTAS.get(arch, OTHER_CTAS)}
+            fields |= {"schedule": self.schedules, "ctas": (*self.few_ctas, *CTAS.get(arch, OTHER_CTAS))}
         impls = {"mma_sync": fields}
         return {"wgmma": {**fields, "block_m": (8, 16, 32, 64, 128)}, **impls} if arch == "sm_90a" else impls
 
@@ -161,10 +166,11 @@ class GemmOp(Op):
             return found
         config = GemmConfig.of(plan)
         steps = self.steps(config)
-        found = smem_violations(config.smem_bytes(steps), device)
+        found = smem_violations(self.smem_bytes(config), device)
         most = steps
         if config.schedule != ONE_TILE or config.ctas:
-            most = min(steps, longest_steps(config, self.problem, config.tiles(self.problem, shape)[0]))
+            longest = longest_steps(config, self.problem, config.tiles(self.problem, shape)[0])
+            most = longest if self.long_rings else min(steps, longest)
             found += schedule_violations(plan.impl, config, self.problem, shape)
         if config.stages > most:
             found.append(Violation("stages", "", f"{config.stages} stages, but a CTA has only {most} steps of K"))
@@ -203,6 +209,10 @@ class GemmOp(Op):
     def steps(self, config: GemmConfig) -> int:
         """Slots that one CTA goes through."""
         return self.problem.steps // config.split_k
+
+    def smem_bytes(self, config: GemmConfig) -> int:
+        """Dynamic shared memory of a CTA at most."""
+        return config.smem_bytes(self.steps(config))
 
     def bytes_beyond_ring(self, config: GemmConfig) -> int:
         """Weight bytes of one CTA that the ring cannot hold: what may be asked into L2 before the wait.
@@ -246,9 +256,12 @@ class GemmOp(Op):
         made = sum(self.ports[port].nbytes(shape) for port in self.outputs if port not in self.inputs)
         cold = self.bytes_read(shape)
         ring = min(cold, config.stages * STEP_BYTES * config.block_n * self._ctas(config, 1))
-        smem = config.smem_bytes(self.steps(config))
+        smem = self.smem_bytes(config)
         flops = self.flops(shape)
         if len(self.kernels(plan)) == 1:
+            if config.schedule == STREAM_K:  # tiles that one CTA sums leave nothing there
+                row_blocks = config.tiles(self.problem, shape)[0]
+                sums = 4 * config.block_m * config.block_n * added_pieces(config, self.problem, row_blocks)
             return (KernelWork(ctas, config.threads, smem, cold, given + 2 * sums + made, ring, flops),)
         ctas_f = self.finalizer_ctas(config, shape)
         finish = KernelWork(ctas_f, config.finalizer_threads, FINALIZER_BYTES, 0, sums + made, 0, 0)

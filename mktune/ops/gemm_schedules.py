@@ -12,6 +12,7 @@ stream_k     exactly `ctas` CTAs: the steps of K of all tiles stand in one line,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from mktune.ops.base import Violation
@@ -32,16 +33,16 @@ MAX_PIECES = 16
 
 
 MAX_SUMS = {("wgmma", 4): 64, ("wgmma", 8): 64, ("mma_sync", 4): 32, ("mma_sync", 8): 16}
-"""Sums that a thread may hold beside its place in the schedule, by impl and warps: beyond them tiles spill more
-(compiled for sm_90a and sm_103a)."""
+"""Sums that a thread of a block-FP8 GEMM may hold beside its place in the schedule, by impl and warps: beyond them
+tiles spill more (compiled for sm_90a and sm_103a). bf16 products need no registers of their own: no tile spills."""
 
 
-SOURCE = "standalone/persistent_gemm.cu"
-"""Under kernels/: what every op with a schedule is compiled from, beside its own source."""
+FP8_SOURCE, BF16_SOURCE = SOURCES = ("standalone/persistent_gemm.cu", "standalone/persistent_bf16_gemm.cu")
+"""Under kernels/: what ops with a schedule are compiled from, beside their own sources."""
 
 
 def has_schedule(ops: Iterable[OpPlan]) -> bool:
-    """Whether some of these are compiled from SOURCE."""
+    """Whether some of these are compiled from SOURCES."""
     return any(name == "schedule" for op in ops for name, _ in op.config)
 
 
@@ -92,8 +93,20 @@ def partial_sums(config: GemmConfig, problem: Problem, shape: Shape) -> int:
     """Sums of a tile that are added up, each another CTA's: splits of K, or the most pieces that a tile may be in."""
     if config.schedule != STREAM_K:
         return config.split_k
-    share = Shares.of(config, problem, config.tiles(problem, shape)[0]).share
-    return (problem.steps - 2) // share + 2
+    shares = Shares.of(config, problem, config.tiles(problem, shape)[0])
+    return min(shares.ctas, (problem.steps - 2) // shares.share + 2)
+
+
+@lru_cache(maxsize=1 << 12)
+def added_pieces(config: GemmConfig, problem: Problem, row_blocks: int) -> int:
+    """Pieces that a stream_k GEMM of so many row blocks leaves for the last one of their tile to add up.
+
+    All pieces of tiles that have more than one: each CTA but the first that begins inside a tile begins a piece of it.
+    """
+    shares = Shares.of(config, problem, row_blocks)
+    begun = [cta * shares.share + min(cta, shares.longer) for cta in range(shares.ctas)]
+    inside = [at // problem.steps for at in begun if at % problem.steps]
+    return len(inside) + len(set(inside))
 
 
 def schedule_violations(impl: str, config: GemmConfig, problem: Problem, shape: Shape) -> list[Violation]:
@@ -102,10 +115,9 @@ def schedule_violations(impl: str, config: GemmConfig, problem: Problem, shape: 
         return [Violation("schedule", "", "CTAs are counted with a schedule only")] if config.ctas else []
     if not config.ctas:
         return [Violation("schedule", "", f"{config.schedule} needs the number of its ctas")]
-    if config.finalizer not in ("", "kernel"):
-        message = f"{config.schedule} leaves rows to a finalizer kernel, not to finalizer = {config.finalizer}"
+    if message := _unfinished(config, problem):
         return [Violation("schedule", "", message)]
-    if config.accumulators > MAX_SUMS[impl, config.warps]:
+    if problem.element_bytes == 1 and config.accumulators > MAX_SUMS[impl, config.warps]:
         message = f"{config.block_m} × {config.block_n} with {config.warps} warps spills under a schedule"
         return [Violation("tile", "", message)]
     row_blocks, _ = config.tiles(problem, shape)
@@ -116,6 +128,15 @@ def schedule_violations(impl: str, config: GemmConfig, problem: Problem, shape: 
     if config.split_k != 1:
         return [Violation("schedule", "", "stream_k splits K by itself: split_k = 1")]
     return _stream_k_violations(config, problem, shape, items)
+
+
+def _unfinished(config: GemmConfig, problem: Problem) -> str:
+    """Why the sums of a schedule would not be finished as the config says; empty where they are."""
+    if problem.finalizer_span == 0:  # nothing to finish but sums, which the last CTA to arrive adds up
+        return "CTAs of a cluster have one tile: use finalizer = last_arriver" if config.finalizer == "cluster" else ""
+    if config.finalizer == "kernel":
+        return ""
+    return f"{config.schedule} leaves rows to a finalizer kernel, not to finalizer = {config.finalizer}"
 
 
 def _stream_k_violations(config: GemmConfig, problem: Problem, shape: Shape, items: int) -> list[Violation]:

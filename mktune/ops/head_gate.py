@@ -11,6 +11,7 @@ from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.deep_gemm.bf16 import Gate
 from mktune.ops.dimensions import HIDDEN, INDEX_HEADS
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import STREAM_K
 from mktune.ops.tolerances import GATE_RMS, QuantisedTolerance
 from mktune.plan import ConfigValue
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class HeadGate(WithDeepGemm, GemmOp):
-    """[M, 6144] bf16 × [32, 6144]ᵀ bf16. One column block: only split-K gives it more CTAs."""
+    """[M, 6144] bf16 × [32, 6144]ᵀ bf16. One column block: only pieces of K give it more CTAs.
+
+    With one row block split_k cuts its 96 steps of K into 1, 2, 3, 4, 6, 8, 12 or 16 pieces, and stream_k into any
+    number up to 16. There is no persistent schedule: of R row blocks and S splits its longest CTA would have
+    ceil(R · S / ctas) · 96 / S steps, never fewer than the ceil(R · 96 / ctas) of stream_k.
+    """
 
     title = "head_gate"
     provided = Gate()
@@ -30,6 +36,8 @@ class HeadGate(WithDeepGemm, GemmOp):
     outputs = ("g",)
     weights = operands
     finalizers = ("last_arriver", "cluster")
+    schedules = (STREAM_K,)
+    few_ctas = (5, 7, 10, 14, 20)
     defaults: ClassVar[dict[str, ConfigValue]] = {
         "block_n": 64,
         "split_k": 16,

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from mktune.deep_gemm import IMPL
+from mktune.device import Device
 from mktune.graph.tensors import Port
 from mktune.ops import compare
-from mktune.ops.base import Tensors
+from mktune.ops.base import Tensors, Violation
 from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.deep_gemm.bf16 import Absorb
 from mktune.ops.dimensions import HEAD_DIM, HEADS, KV_LORA, MLA_DIM, NOPE, ROPE, ROPE_THETA
 from mktune.ops.gemm import GemmOp, Problem
+from mktune.ops.gemm_schedules import ONE_TILE, PERSISTENT, SCHEDULES, STREAM_K, longest_steps
+from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.numerics import rope, to_bf16
 from mktune.ops.tolerances import BF16_RMS, BF16_ULPS, QuantisedTolerance
-from mktune.plan import ConfigValue
+from mktune.plan import ConfigValue, OpPlan
+from mktune.shape import Shape
 
 if TYPE_CHECKING:
     import torch
 
 
 class QAbsorb(WithDeepGemm, GemmOp):
-    """64 × ([M, 192] bf16 × [192, 512] bf16). K is three slots of 64, so split_k is 1 or 3."""
+    """64 × ([M, 192] bf16 × [192, 512] bf16). K is three slots of 64: splits leave a CTA one, fewer than a ring has."""
 
     title = "q_absorb"
     provided = Absorb()
@@ -32,6 +38,8 @@ class QAbsorb(WithDeepGemm, GemmOp):
     inputs = (*activations, *operands, *constants, *arguments)
     outputs = ("mla_q",)
     weights = (*operands, *constants)
+    schedules = SCHEDULES
+    long_rings = True
     defaults: ClassVar[dict[str, ConfigValue]] = {"block_n": 128, "split_k": 1, "stages": 3, "warps": 4}
     ports: ClassVar[dict[str, Port]] = {
         "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
@@ -41,6 +49,33 @@ class QAbsorb(WithDeepGemm, GemmOp):
         "positions": Port("i64", ("m",), "positions"),
         "mla_q": Port("bf16", ("m", HEADS, MLA_DIM)),
     }
+
+    def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
+        found = super().config_violations(plan, shape, device)
+        if found or plan.impl == IMPL:
+            return found
+        config = GemmConfig.of(plan)
+        if config.split_k > 1:
+            return [Violation("schedule", "", "whole tiles have three steps of K: leave splitting them to stream_k")]
+        return self._needless(config, shape)
+
+    def _needless(self, config: GemmConfig, shape: Shape) -> list[Violation]:
+        """stream_k where whole tiles go round as evenly: with three steps a tile, that is often so."""
+        if config.schedule != STREAM_K:
+            return []
+        row_blocks, _ = config.tiles(self.problem, shape)
+        whole = longest_steps(replace(config, schedule=PERSISTENT), self.problem, row_blocks)
+        if longest_steps(config, self.problem, row_blocks) < whole:
+            return []
+        message = f"no CTA has fewer than the {whole} steps of K of whole tiles: use persistent, or leave it out"
+        return [Violation("schedule", "", message)]
+
+    def smem_bytes(self, config: GemmConfig) -> int:
+        return super().smem_bytes(config) + self.staged_bytes(config)
+
+    def staged_bytes(self, config: GemmConfig) -> int:
+        """Shared memory behind the ring for results: of CTAs with several tiles, whose ring has no room for them."""
+        return 0 if config.schedule == ONE_TILE else 2 * config.block_m * config.block_n
 
     def product(self, inputs: Tensors) -> torch.Tensor:
         import torch

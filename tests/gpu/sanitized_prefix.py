@@ -3,8 +3,8 @@
     compute-sanitizer --tool memcheck --kernel-name kns=mktune python3 tests/gpu/sanitized_prefix.py MODE [OPTION]
 
 MODE is a built-in plan. Every row has a context of its own and some are padding. With --persistent or --stream_k the
-block-FP8 GEMMs have CTAs that go through several tiles. With --fault the first kernel writes beyond a result that is
-too small, and nothing is verified.
+GEMMs have CTAs that go through several tiles, or pieces of tiles. With --fault the first kernel writes beyond a result
+that is too small, and nothing is verified.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ SHAPE = Shape(2, 8, 1000)
 TILES = {
     "B0": {"block_n": 64, "stages": 6},
     "B1": {"block_m": 8, "block_n": 64, "stages": 4},
+    "C0": {"finalizer": "last_arriver", "stages": 4, "warps": 8},
     "D0": {"block_n": 64, "stages": 6, "warps": 8},
     "D1": {"block_n": 64, "stages": 3},
+    "D2": {"block_n": 64, "stages": 8, "warps": 8},
 }
-CTAS = {"persistent": {"B0": 66, "B1": 33, "D0": 132, "D1": 99}, "stream_k": {"B0": 132, "B1": 33, "D0": 132, "D1": 99}}
+CTAS = {
+    "persistent": {"B0": 66, "B1": 33, "D0": 132, "D1": 99, "D2": 132},
+    "stream_k": {"B0": 132, "B1": 33, "C0": 7, "D0": 132, "D1": 99, "D2": 99},
+}
 SPLITS = {"persistent": {"B0": 3, "B1": 12, "D0": 2, "D1": 2}}
 
 

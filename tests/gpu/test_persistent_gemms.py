@@ -1,8 +1,9 @@
-"""Block-FP8 GEMMs whose CTAs go through several tiles, against the contract's fp64 reference.
+"""GEMMs whose CTAs go through several tiles or pieces of tiles, against the contract's fp64 reference.
 
 Every op and schedule with a few tiles, splits and numbers of CTAs; waits, triggers and stages take turns. Every run
 poisons results and partial sums, and a second replay must give the same bits; stream_k also under hundreds of replays
-and late producers. What a schedule does is proven without a GPU in tests/unit/test_gemm_emulated.py.
+and late producers. What a schedule does is proven without a GPU in tests/unit/test_gemm_emulated.py and
+test_bf16_gemm_emulated.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mktune.shape import Shape  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-CALLS = ("B0", "B1", "D0", "D1")
+CALLS = ("B0", "B1", "C0", "D0", "D1", "D2")
 ROWS = (1, 7, 16, 17, 64, 100, 128, 256)
 KV = 1000
 TILES = ((8, 64, 4), (16, 64, 8), (16, 128, 4), (32, 64, 4), (64, 128, 8), (128, 64, 8))
@@ -59,6 +60,8 @@ def cases(call: str) -> Iterator[Case]:
                 config |= {"split_k": splits[number % len(splits)], "schedule": schedule}
                 if op.has_finalizer:
                     config |= {"finalizer": "kernel", "finalizer_threads": (128, 256, 512)[number % 3]}
+                elif op.finalizers:
+                    config["finalizer"] = "last_arriver"
                 plan = OpPlan.of(impl, config)
                 number += 1
                 if any(_exists(op, plan, shape) for shape in _shapes()):
@@ -81,9 +84,10 @@ CASES = {call: list(cases(call)) for call in CALLS}
 
 def _provoked() -> Iterator[Case]:
     late, small = KernelPlan(gdc="prefetch", trigger="start"), KernelPlan(gdc="prologue", trigger="start")
-    for call, ctas in (("B0", 132), ("B1", 33), ("D0", 132), ("D1", 99)):
+    for call, ctas in (("B0", 132), ("B1", 33), ("C0", 10), ("D0", 132), ("D1", 99), ("D2", 99)):
         op = op_of(call)
         tile = {"block_m": 8 if call == "B1" else 16, "block_n": 64, "split_k": 1, "stages": 4, "ctas": ctas}
+        tile |= {"finalizer": "last_arriver"} if call == "C0" else {}
         plan = OpPlan.of("wgmma", {**dict(op.default("sm_90a").config), **tile, "schedule": "stream_k"})
         yield Case(call, plan, (late, small)[: len(op.kernels(plan))])
 

@@ -200,11 +200,11 @@ def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch
 
 
 def tiles(title, arch):
-    """Every kind of code: each implementation and tile, the other fields as they come."""
+    """Every kind of code of CTAs with one tile: each implementation and tile, the other fields as they come."""
     op, device = OPS[title], gpu_of(arch)
-    free = {"split_k", "stages", "kv_split"}
     found = []
     for impl, fields in op.choices(arch).items():
+        free = {"split_k", "stages", "kv_split", *(op.implied if "schedule" in fields else ())}
         plans = [dict(op.default(arch).config)]
         for field, values in fields.items():
             if field not in free:

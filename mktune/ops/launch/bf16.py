@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from mktune.graph.tensors import round_up
-from mktune.launch import ScalarArg, TensorMapArg
+from mktune.launch import Arg, Launch, ScalarArg, TensorMapArg
+from mktune.ops.gemm import GemmOp
+from mktune.ops.gemm_schedules import BF16_SOURCE, Shares
 from mktune.ops.gemm_tiles import BARRIERS, STEP_BYTES, GemmConfig
-from mktune.plan import OpPlan
+from mktune.ops.launch.description import instance, placement, share_args
+from mktune.plan import KernelPlan, OpPlan
+from mktune.shape import Shape
 
 STEP_K = STEP_BYTES // 2
 """Values of K in one stage."""
@@ -32,3 +36,17 @@ def rows_map(buffer: str, rows: int, columns: int, box_rows: int, constant: bool
 def l2_steps(config: GemmConfig, l2_prefetch_bytes: int) -> ScalarArg:
     """Steps beyond the ring that a CTA asks into L2, as the kernels' last parameter."""
     return ScalarArg(l2_prefetch_bytes // (STEP_BYTES * config.block_n))
+
+
+def scheduled(op: GemmOp, plan: OpPlan, kernel: KernelPlan, shape: Shape, args: tuple[Arg, ...], smem: int) -> Launch:
+    """The kernel of the op's schedule, whose CTAs each go through their share of all tiles.
+
+    `args` are its parameters up to the number of rows, `smem` the bytes of dynamic shared memory of a CTA.
+    """
+    config = GemmConfig.of(plan)
+    shares = Shares.of(config, op.problem, config.tiles(op.problem, shape)[0])
+    args = (*args, ScalarArg(shape.m), l2_steps(config, kernel.l2_prefetch_bytes), *share_args(shares))
+    tile = (config.block_m, config.block_n, config.stages, config.warps)
+    parameters = (MMA[plan.impl], *tile, *placement(kernel, prefetches=True))
+    spec = instance(BF16_SOURCE, f"{config.schedule}_{op.title}", parameters, args)
+    return Launch(spec, (shares.ctas, 1, 1), config.threads, smem, args)

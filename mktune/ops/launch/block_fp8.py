@@ -11,10 +11,10 @@ from mktune.ops.deep_gemm.block_fp8 import finalizer_config, smem_bytes
 from mktune.ops.deep_gemm.tiles import Tiles
 from mktune.ops.dimensions import GROUP
 from mktune.ops.gemm import GemmOp
-from mktune.ops.gemm_schedules import ONE_TILE, SOURCE, STREAM_K, Shares
+from mktune.ops.gemm_schedules import FP8_SOURCE, ONE_TILE, STREAM_K, Shares
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
 from mktune.ops.launch.deep_gemm import fp8_gemm
-from mktune.ops.launch.description import instance, placement
+from mktune.ops.launch.description import instance, placement, share_args
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -138,13 +138,12 @@ class BlockFp8Kernels:
         """As `_launch`, of a kernel that goes through its share of all tiles; `behind` are its last parameters."""
         config = GemmConfig.of(plan)
         shares = Shares.of(config, self.op.problem, config.tiles(self.op.problem, shape)[0])
-        numbers = (shape.m, kernel.l2_prefetch_bytes // (STEP_BYTES * config.block_n), shares.share, shares.longer)
-        inverse = ScalarArg(shares.m_tiles_inverse, "u64")
-        args = (*self._operands(config, shape), *rest, *map(ScalarArg, numbers), inverse, *behind)
+        numbers = (shape.m, kernel.l2_prefetch_bytes // (STEP_BYTES * config.block_n))
+        args = (*self._operands(config, shape), *rest, *map(ScalarArg, numbers), *share_args(shares), *behind)
         split = () if config.schedule == STREAM_K else (config.split_k,)
         tile = (config.block_m, config.block_n, *split, config.stages, config.warps)
         parameters = (self.struct, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
-        spec = instance(SOURCE, template, parameters, args)
+        spec = instance(FP8_SOURCE, template, parameters, args)
         return Launch(spec, (shares.ctas, 1, 1), config.threads, self.dynamic_smem(plan, ""), args)
 
     def _operands(self, config: GemmConfig, shape: Shape) -> tuple[Arg, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mktune.errors import InputError
 from mktune.launch import Arg, KernelSpec, Launch, ScalarArg
+from mktune.ops.gemm_schedules import Shares
 from mktune.plan import KernelPlan
 
 _GDC = {"entry": "kEntry", "prologue": "kPrologue", "prefetch": "kPrefetch"}
@@ -29,6 +30,11 @@ def placement(kernel: KernelPlan, prefetches: bool) -> tuple[str, str]:
     if not prefetches and (kernel.gdc == "prefetch" or kernel.l2_prefetch_bytes):
         raise InputError("this kernel has no weights to prefetch: choose gdc entry or prologue, and no L2 prefetch")
     return f"mktune::Gdc::{_GDC[kernel.gdc]}", f"mktune::Trigger::{_TRIGGER[kernel.trigger]}"
+
+
+def share_args(shares: Shares) -> tuple[ScalarArg, ...]:
+    """The parameters of a kernel with a schedule that say how much each CTA has: `Shares` on the device."""
+    return ScalarArg(shares.share), ScalarArg(shares.longer), ScalarArg(shares.m_tiles_inverse, "u64")
 
 
 def with_defines(launch: Launch, defines: Mapping[str, str]) -> Launch:

@@ -60,6 +60,7 @@ inline std::vector<Barrier> barriers(kSharedBytes / 8);
 inline Meeting whole_cta, named[16], warps[kThreads / 32];
 inline u64 exchange[kThreads];
 inline int triggers = 0;
+inline int fault = 0;  // of those that a test has planted
 inline i64 asked_bytes = 0, landed_bytes = 0;
 inline u64 l2_boxes = 0;
 

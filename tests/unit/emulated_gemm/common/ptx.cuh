@@ -116,8 +116,17 @@ inline void prefetch_tensor_to_l2(const TensorMap& map, int x, int y) {
   ++machine::l2_boxes;
 }
 
-inline uint4 load_produced_16(const void* source) { uint4 v; std::memcpy(&v, source, 16); return v; }
-inline uint2 load_produced_8(const void* source) { uint2 v; std::memcpy(&v, source, 8); return v; }
+template <class T>
+T loaded(const void* source) { T v; std::memcpy(&v, source, sizeof v); return v; }
+template <class T>
+T produced(const void* source) {
+  if (machine::fibers[machine::current].waits == 0) machine::fail("produced data is read before the wait");
+  return loaded<T>(source);
+}
+inline uint4 load_produced_16(const void* source) { return produced<uint4>(source); }
+inline uint2 load_produced_8(const void* source) { return produced<uint2>(source); }
+inline i64 load_produced_i64(const i64* source) { return produced<i64>(source); }
+inline uint2 load_constant_8(const void* source) { return loaded<uint2>(source); }
 inline u32 arrive_and_wrap(u32* counter, u32 last) {
   const u32 before = *counter;
   *counter = before >= last ? 0 : before + 1;
@@ -129,6 +138,8 @@ inline u32 to_bf16(float v) {
   const u32 bits = __float_as_uint(v);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
+inline float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
+inline float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
 inline u32 to_bf16x2(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
 u32 to_e4m3x2(float low, float high);
 inline u64 global_timer_ns() { return 0; }
