@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from mktune.deep_gemm import IMPL
@@ -64,7 +63,7 @@ class QAbsorb(WithDeepGemm, GemmOp):
         if config.schedule != STREAM_K:
             return []
         row_blocks, _ = config.tiles(self.problem, shape)
-        whole = longest_steps(replace(config, schedule=PERSISTENT), self.problem, row_blocks)
+        whole = longest_steps(config._replace(schedule=PERSISTENT), self.problem, row_blocks)
         if longest_steps(config, self.problem, row_blocks) < whole:
             return []
         message = f"no CTA has fewer than the {whole} steps of K of whole tiles: use persistent, or leave it out"
