@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -104,7 +103,7 @@ def test_pieces_are_counted_as_shares_begin_and_end_inside_tiles(title, block_m,
     pieces = [len(set(of_cta[at : at + steps])) for at in range(0, items, steps)]
     assert added_pieces(plan, problem, row_blocks) == sum(count for count in pieces if count > 1)
     assert max(pieces) <= op_of(title).partial_sums(plan, Shape.from_m(m, 64))
-    persistent = replace(plan, schedule=PERSISTENT)
+    persistent = plan._replace(schedule=PERSISTENT)
     if row_blocks * plan.column_blocks(problem) > ctas:
         assert longest_steps(plan, problem, row_blocks) <= longest_steps(persistent, problem, row_blocks)
 
