@@ -132,7 +132,7 @@ def _rows_of_pairs() -> Iterator:
         yield pytest.param(name, m, id=f"{name}-{m}@{name}")
 
 
-@pytest.mark.parametrize(("name", "m"), _rows_of_pairs())
+@pytest.mark.parametrize(("name", "m"), list(_rows_of_pairs()))
 def test_every_class_is_right(device, name, m):
     """Over poison, with padding rows and short contexts, op by op against the fp64 reference; then bit by bit."""
     memory = make_memory(WORKLOAD.subgraph(PARTS[name]), shape_of(m), 2, seed=m, place="cuda:0", ragged=True)

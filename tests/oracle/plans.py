@@ -50,10 +50,13 @@ def with_edges(plan: Plan, **kinds: str) -> Plan:
     return replace(plan, edges=tuple({**plan.edge, **changed}.items()))
 
 
-def random_plan(random: Random, ops: Sequence[str]) -> Plan:
-    """A plan that nothing but the closure rule may refuse."""
+def random_plan(random: Random, ops: Sequence[str], together: Sequence[str] = ()) -> Plan:
+    """A plan that nothing but the closure rule may refuse. Its configs allow the fused kernels `together`."""
     graph = WORKLOAD.subgraph(ops)
     placed = {name: _random_call(random, call) for name, call in graph.calls.items()}
+    for parts in (FUSIONS[name] for name in together):
+        while apart([{"impl": op.impl, **dict(op.config)} for op, _ in (placed[part] for part in parts)]):
+            placed.update((part, _random_call(random, graph.calls[part])) for part in parts)
     configs = {name: op for name, (op, _) in placed.items()}
     kernels = {name: kernel for _, kernels in placed.values() for name, kernel in kernels.items()}
     edges = kernel_edges(graph, configs)
@@ -106,11 +109,7 @@ def random_fused_plan(random: Random, ops: Sequence[str]) -> Plan:
     """A plan of which some kernels are one launch, and that nothing but the closure rule may refuse."""
     there_are = [name for name, of in FUSIONS.items() if set(of) <= set(ops)]
     names = random.sample(there_are, random.randint(1, len(there_are)))
-    while True:
-        plan = random_plan(random, ops)
-        fields = {op: {"impl": config.impl, **dict(config.config)} for op, config in plan.ops}
-        if not any(apart([fields[op] for op in FUSIONS[name]]) for name in names):
-            return fused(plan, *names)
+    return fused(random_plan(random, ops, names), *names)
 
 
 def random_order(random: Random, names: list[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:
