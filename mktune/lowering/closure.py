@@ -39,11 +39,6 @@ class Closure(NamedTuple):
     known: dict[str, Known]
     left: dict[str, Left]
 
-    @property
-    def completes(self) -> dict[str, int]:
-        """Kernel → what is complete once it is."""
-        return {name: completes for name, (completes, _) in self.left.items()}
-
     def full(self, name: str) -> tuple[str, ...]:
         """Complete when kernel `name` starts, by its full edges alone."""
         return self.members(self.known[name][0])

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_code import assert_as_declared
 
 from mktune.backends.models import gpu_of
 from mktune.backends.sim import model
@@ -15,10 +16,8 @@ from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
-from mktune.jit.cubin import parameters
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
-from mktune.launch import BufferArg, CompiledKernel, Launch, TensorMapArg
-from mktune.measure.gate import disagreement, misplaced, undeclared
+from mktune.launch import BufferArg, TensorMapArg
 from mktune.ops.base import Violation
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_schedules import BF16_SOURCE, MAX_PIECES, PERSISTENT, STREAM_K, added_pieces, longest_steps
@@ -173,25 +172,6 @@ def test_results_are_staged_where_the_ring_is_in_use():
     assert dynamic_smem("q_absorb", plan, "") - dynamic_smem("q_absorb", one_tile, "") == 16 * 128 * 2
 
 
-def _sizes(launch: Launch) -> list[int]:
-    wide = {"i64", "u64"}
-    return [
-        128 if isinstance(arg, TensorMapArg) else 8 if isinstance(arg, BufferArg) or arg.ctype in wide else 4
-        for arg in launch.args
-    ]
-
-
-def as_declared(kernel: CompiledKernel, launch: Launch, placed: KernelPlan, declared: object) -> None:
-    assert kernel.facts is not None
-    assert kernel.facts.unproven == ()
-    assert disagreement(declared, kernel.facts, starts_early=True) == ""
-    assert undeclared(declared, launch, kernel.facts, starts_early=True) == ""
-    assert misplaced(placed, declared, launch, kernel.facts) == ""
-    assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0)
-    sizes = [end - first for first, end in parameters(kernel.cubin, kernel.symbol).ranges]
-    assert sizes == _sizes(launch)
-
-
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a"])
 def test_machine_code_is_as_declared(arch, monkeypatch, tmp_path):
     """At places to wait and to trigger; parameters as wide as the launch's; nothing spilt, no wgmma by itself."""
@@ -207,7 +187,7 @@ def test_machine_code_is_as_declared(arch, monkeypatch, tmp_path):
         found.append((launch, placed, op.facts(plan, (placed,))[0]))
     kernels = build([launch.kernel for launch, _, _ in found], arch, cache_dir=tmp_path)
     for kernel, (launch, placed, declared) in zip(kernels, found, strict=True):
-        as_declared(kernel, launch, placed, declared)
+        assert_as_declared(kernel, launch, placed, declared)
     assert sum(log.count("Used ") for log in told) == len(found)
     assert [line for log in told for line in log.splitlines() if "serialized" in line] == []
 

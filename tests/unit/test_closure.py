@@ -104,7 +104,7 @@ def test_one_bit_stands_for_a_whole_earlier_copy() -> None:
         count = len(graph.kernels)
         short, long = close(graph, base=1 << count), close(repeat(graph, 2))
         first = close(graph)
-        carried = set().union(*(first.members(first.completes[sink]) for sink in graph.sinks))
+        carried = set().union(*(first.members(first.left[sink][0]) for sink in graph.sinks))
         for facts in graph.kernels:
             for index, read in enumerate((long.full, long.launch, long.wait)):
                 mask = short.known[facts.name][index]

@@ -7,16 +7,15 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_code import assert_as_declared
 
 from mktune.backends.models import gpu_of
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
-from mktune.jit.cubin import parameters
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
-from mktune.launch import BufferArg, CompiledKernel, Launch, ScalarArg, TensorMapArg
-from mktune.measure.gate import disagreement, misplaced, undeclared
+from mktune.launch import BufferArg, Launch, ScalarArg, TensorMapArg
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_schedules import MAX_PIECES, Shares, partial_sums, work_items
 from mktune.ops.gemm_tiles import GemmConfig
@@ -180,22 +179,6 @@ def test_what_runs_ahead_is_counted_over_the_tiles_of_a_cta():
     assert ScalarArg(steps - 8) in launch.args
 
 
-def _sizes(launch: Launch) -> list[int]:
-    wide = {"i64", "u64"}
-    return [
-        128 if isinstance(arg, TensorMapArg) else 8 if isinstance(arg, BufferArg) or arg.ctype in wide else 4
-        for arg in launch.args
-    ]
-
-
-def as_declared(kernel: CompiledKernel, launch: Launch, placed: KernelPlan, declared: object) -> None:
-    assert kernel.facts is not None
-    assert kernel.facts.unproven == ()
-    assert disagreement(declared, kernel.facts, starts_early=True) == ""
-    assert undeclared(declared, launch, kernel.facts, starts_early=True) == ""
-    assert misplaced(placed, declared, launch, kernel.facts) == ""
-
-
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("title", TITLES)
 def test_machine_code_is_as_declared(title, arch):
@@ -210,10 +193,7 @@ def test_machine_code_is_as_declared(title, arch):
     for kernel, (launch, placed, declared) in zip(
         build([entry[0].kernel for entry in found], arch), found, strict=True
     ):
-        as_declared(kernel, launch, placed, declared)
-        assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0)
-        sizes = [end - first for first, end in parameters(kernel.cubin, kernel.symbol).ranges]
-        assert sizes == _sizes(launch)
+        assert_as_declared(kernel, launch, placed, declared)
 
 
 @pytest.mark.parametrize(("block_m", "block_n", "warps", "stages"), [(16, 64, 4, 8), (16, 128, 4, 6), (64, 128, 8, 4)])
