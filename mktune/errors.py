@@ -17,6 +17,11 @@ trial status) everywhere outside the process that builds it; a bad *file, enviro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
+
 __all__ = [
     "CandidateError",
     "InputError",
@@ -83,6 +88,9 @@ class PlanNotFound(NothingFoundError):
         super().__init__(message)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.reason, str(self))  # a process pool hands exceptions over
+
 
 class CandidateError(MktuneError):
     """Building or running one candidate failed. `status` is a value of `mktune.trial.Status`."""
@@ -90,3 +98,6 @@ class CandidateError(MktuneError):
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.status, str(self))  # a process pool hands exceptions over

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mktune import deep_gemm
@@ -107,10 +108,12 @@ def _include_folders() -> tuple[str, ...]:
     """Where CUTLASS and the CUDA headers are that DeepGEMM's templates include. Raises SetupError without them."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
-    if not all(found):
+    runtime, library = (find_nvidia_header_directory(name) for name in ("cudart", "cccl"))
+    if not runtime or not library:
         raise SetupError(f"the CUDA headers that DeepGEMM's templates include are missing: {_INSTALL}")
-    return tuple(f"--include-path={folder}" for folder in (deep_gemm.include_folder(), *found))
+    # CUTLASS says <cccl/cuda/…>, those headers say <cuda/…>. The two packages need not share a folder.
+    folders = (str(deep_gemm.include_folder()), runtime, library, str(Path(library).parent))
+    return tuple(f"--include-path={folder}" for folder in dict.fromkeys(folders))
 
 
 def compile_program(source: Source, names: Sequence[str], arch: str, defines: Sequence[tuple[str, str]]) -> Program:

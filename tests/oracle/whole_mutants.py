@@ -26,7 +26,8 @@ from tests.oracle.unsafe import copies_of, with_edges, with_shared
 GRAPH = WORKLOAD.graph
 DELAY_NS = 400_000
 ROWS = (1, 16, 64)
-KV = 256
+KV = 192
+"""Three pages, as many as E1's ring holds: what is written last is among those that it fetches before its wait."""
 
 B1_BEHIND_C0 = ("A0", "B0p", "B0f", "B1p", "C0", "B1f", "D0", "D1p", "D1f", "D2", "E1")
 """Issue order of the bases "held": B1's finalizer follows C0 on its stream and reads its sums only when C0 is done."""

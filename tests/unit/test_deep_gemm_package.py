@@ -20,6 +20,7 @@ from mktune import deep_gemm
 from mktune.cli import doctor
 from mktune.errors import SetupError
 from mktune.graph.builtin import make_plan
+from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.launch import KernelSpec
@@ -184,3 +185,16 @@ def test_the_build_of_a_plan_depends_on_the_headers_where_it_runs_them(monkeypat
     monkeypatch.setattr(deep_gemm, "VERSION", "0.1.5.post2")
     assert kernels_fingerprint(WORKLOAD.name, ("A0", "B0"), provided=("B0",)) != theirs
     assert kernels_fingerprint(WORKLOAD.name, ("A0", "B0")) == ours
+
+
+@installed
+def test_headers_of_two_packages_need_not_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"cudart": "/runtime/include", "cccl": "/toolkit/include/cccl"}
+    monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", places.get)
+    nvrtc._include_folders.cache_clear()
+    try:
+        folders = [flag.removeprefix("--include-path=") for flag in nvrtc._include_folders()]
+    finally:
+        nvrtc._include_folders.cache_clear()
+    # <cuda/std/utility> and <cccl/cuda/std/utility>, which are the same file
+    assert folders == [str(deep_gemm.include_folder()), "/runtime/include", "/toolkit/include/cccl", "/toolkit/include"]

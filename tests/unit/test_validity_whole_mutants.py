@@ -8,7 +8,7 @@ from mktune.validity import check
 from mktune.validity.hazards import hazards
 from tests.oracle.events import race
 from tests.oracle.plans import H200, with_edges
-from tests.oracle.whole_mutants import BASES, ROWS, SAFE, UNSAFE, Case, base_plan, graph_of
+from tests.oracle.whole_mutants import BASES, ROWS, SAFE, UNSAFE, Case, base_plan, graph_of, shape_of
 
 
 def test_every_kind_of_mistake_is_there_and_no_two_are_the_same() -> None:
@@ -57,3 +57,11 @@ def test_one_kernel_sleeps_and_launches_use_their_copys_and_shared_memory(case: 
 def test_a_plan_that_reads_pages_too_early_is_refused(kind: str) -> None:
     (found,) = check(with_edges(base_plan("early pages", 16, H200.arch), B1f_E1=kind), H200)
     assert (found.rule, found.where) == ("read_after_write", "B1f->E1")
+
+
+@pytest.mark.parametrize("m", ROWS)
+@pytest.mark.parametrize("base", [base for base in BASES if base.startswith("early pages")])
+def test_pages_that_come_too_early_are_those_that_are_written(base: str, m: int) -> None:
+    config = dict(dict(base_plan(base, m, "sm_90a").ops)["E1"].config)
+    pages = -(-shape_of(m).kv // 64)
+    assert pages <= min(int(config["stages"]), int(config["kv_split"]) // 64)
