@@ -6,8 +6,9 @@ Each seed has a store of its own, so that no search sees what another found, and
 peer (peer_baseline.py) runs when the searches have ended, alone on the first GPU. Prints a line for each cell: the
 four built-in plans, each seed's winner, how far the worse is from the better, and the better over the peer's times
 with its faster PDL setting. In FOLDER: seed_N.db, seed_N.json (what `mktune tune` printed), peer.txt, cells.json (the
-table) and plans.json (the better winner of each cell, as it ships). Exit 1 where a search or the peer failed or two
-seeds disagree by more than 2 %. Needs a GPU, and deep_gemm for the peer; `--no-peer` leaves it out.
+table) and plans.json (the better winner of each cell, as it ships). A seed whose JSON is there is not searched again.
+Exit 1 where a search or the peer failed or two seeds disagree by more than 2 %. Needs a GPU, and deep_gemm for the
+peer; `--no-peer` leaves it out.
 """
 
 from __future__ import annotations
@@ -80,14 +81,17 @@ def visible_gpus() -> list[str]:
 
 
 def search(seed: int, options: argparse.Namespace, gpus: SimpleQueue[str]) -> dict[str, Any]:
-    """What `mktune tune` printed over all cells with `seed`, on the next free GPU."""
+    """What `mktune tune` printed over all cells with `seed`, on the next free GPU; or what it did in an earlier run."""
+    printed = options.out / f"seed_{seed}.json"
+    if printed.exists() and printed.stat().st_size:
+        return dict(json.loads(printed.read_text()))
     gpu = gpus.get()
     shape = ["--m", options.m, "--kv", options.kv, "--trials", str(options.trials), "--seed", str(seed)]
     store = ["--store", str(options.out / f"seed_{seed}.db"), "--backend", options.backend, "--json"]
     with (options.out / f"seed_{seed}.log").open("w") as log:
         done = mktune("tune", WORKLOAD, *shape, *store, gpu=gpu, stdout=subprocess.PIPE, stderr=log)
     gpus.put(gpu)
-    (options.out / f"seed_{seed}.json").write_text(done.stdout)
+    printed.write_text(done.stdout)
     if not done.stdout:
         sys.exit(f"seed {seed}: exit {done.returncode}; see {options.out / f'seed_{seed}.log'}")
     return dict(json.loads(done.stdout))

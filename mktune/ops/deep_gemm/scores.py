@@ -3,6 +3,11 @@
 The template scores groups of one or two tokens. Each group has a row of the block table and one length, so our kernel
 "s" lays out a row for each group; and each of its CTAs gets a share of all groups' splits of 256 tokens, which that
 kernel works out on the device, from the lengths of the step at hand.
+
+NOTE: the tensor cores' e4m3 sums keep about 13 bits below their largest term, and the contract bounds errors by the RMS
+of a row, which may be small by chance where the row is short. Measured on an H200: every row of at least 256 tokens is
+within the contract, and of shorter ones one in some hundred is not. So caches below 256 tokens are refused, but a
+request at the beginning of a longer one is as the template is. (Our own kernel multiplies short rows by mma.sync.)
 """
 
 from __future__ import annotations
@@ -62,6 +67,8 @@ class PagedScores(Provided):
         if shape.tokens_per_request % config["q_block"]:
             message = f"groups of {config['q_block']} tokens, a request has {shape.tokens_per_request}"
             found.append(Violation("q_block", "", message))
+        if shape.kv < SPLIT:
+            found.append(Violation("kv", "", f"{shape.kv} cached tokens: its sums are too coarse below {SPLIT}"))
         if config["ctas"] > device.sms:
             found.append(Violation("ctas", "", f"{config['ctas']} CTAs, {device.name} has {device.sms} SMs"))
         return found
