@@ -6,7 +6,7 @@ kernel works out on the device, from the lengths of the step at hand.
 
 NOTE: the tensor cores' e4m3 sums keep about 13 bits below their largest term, and the contract bounds errors by the RMS
 of a row, which may be small by chance where the row is short. Measured on an H200: every row of at least 256 tokens is
-within the contract, and of shorter ones one in some hundred is not. So caches below 256 tokens are refused, but a
+within the contract, and of shorter ones a few are not. So caches below 256 tokens are refused, but a
 request at the beginning of a longer one is as the template is. (Our own kernel multiplies short rows by mma.sync.)
 """
 
