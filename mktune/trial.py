@@ -12,6 +12,8 @@ BUILTIN = "builtin:"
 """What the source of a trial starts with where it ran a built-in plan; the plan's name follows."""
 NEIGHBOUR = "neighbour"
 """The source of a trial that ran the winner of another shape, made to fit this one."""
+SHIPPED = "shipped"
+"""The source of a trial that ran a plan that comes with mktune for this shape."""
 ALONE = "alone"
 """The source of a trial that ran one op alone, before a search of several."""
 SIMULATED = ("sim", "recorded")
@@ -101,7 +103,7 @@ class Trial:
     """One measured candidate of a study.
 
     number   from 0
-    source   who proposed it: a sampler's name, ALONE, NEIGHBOUR, or BUILTIN and a built-in plan's name
+    source   who proposed it: a sampler's name, ALONE, SHIPPED, NEIGHBOUR, or BUILTIN and a built-in plan's name
     started  UTC, ISO 8601
     seconds  time by phase around the bench; `outcome.seconds` is what the bench spent
     gpu      UUID of the GPU that measured it; of a model its name and a number; empty where it is not known

@@ -66,6 +66,9 @@ Deterministic = Annotated[
         help="Store only a plan whose bits repeat in every run and beside any requests, in place of any whose do not.",
     ),
 ]
+FromScratch = Annotated[
+    bool, typer.Option("--from-scratch", help="Try neither plans that ship nor winners of neighbouring shapes first.")
+]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the inputs and of the sampler.")
 ]
@@ -89,6 +92,7 @@ class Settings:
     resume: bool
     retry_failed: bool = False
     deterministic: bool = False
+    from_scratch: bool = False
     others: Sequence[Backend] = ()
 
 
@@ -109,6 +113,7 @@ def tune(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     deterministic: Deterministic = False,
+    from_scratch: FromScratch = False,
     seed: Seed = 0,
     workers: Workers = "1",
     scale_format: ScaleFormat = None,
@@ -129,7 +134,7 @@ def tune(
     first, *others = several(choose(backend, sim_gpu), number_of_workers(workers))
     if deterministic and first.simulated:
         raise InputError("--deterministic compares bits of runs on a GPU, and a model has none: leave it out")
-    settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, deterministic, others)
+    settings = Settings(first, budget, sampler, seed, study, resume, retry_failed, deterministic, from_scratch, others)
     require_kernels(settings.backend, known, chosen)
     file = None if space is None else Path(space)
     spaces = [SearchSpace.load(known, chosen, shape, settings.backend.device, file) for shape in grid]
@@ -156,7 +161,11 @@ def _end(cells: Sequence[Cell], stop: Stop) -> None:
 def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, stop: Stop) -> Iterator[Cell]:
     """One cell after the other, until a signal stops it. A cell without a winner does not end the others."""
     from mktune.cli.progress import watching
+    from mktune.runtime.sources import bundled_winners
     from mktune.search import tune as search
+    from mktune.search.neighbours import NEIGHBOURS
+
+    shipped = [] if settings.from_scratch else bundled_winners()
 
     for space in spaces:
         if stop.asked:
@@ -180,6 +189,8 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
                     others=settings.others,
                     retry_failed=settings.retry_failed,
                     deterministic=settings.deterministic,
+                    neighbours=0 if settings.from_scratch else NEIGHBOURS,
+                    shipped=shipped,
                 )
             yield Cell(space.shape, study.name, result)
         except NothingFoundError as error:

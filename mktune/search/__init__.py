@@ -3,7 +3,7 @@
 driver      `tune`, and `work` beside it
 loop        the trials of one study; `op_stage`: of each op alone before it
 benches     the GPUs that measure at once
-proposals   valid and new plans, made ahead on a thread; `neighbours`: winners of other shapes, which come first
+proposals   valid and new plans, made ahead on a thread; `neighbours`: known plans, which come first
 samplers/   one file per sampler; `effects` and `optuna_study` are what some are made of
 budget      trials and seconds
 stopping    Ctrl-C and SIGTERM

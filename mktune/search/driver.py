@@ -16,7 +16,7 @@ from mktune.plan import Plan
 from mktune.search.benches import Benches
 from mktune.search.budget import Budget
 from mktune.search.loop import Begun, Loop, ranking
-from mktune.search.neighbours import NEIGHBOURS, neighbour_plans
+from mktune.search.neighbours import NEIGHBOURS, known_plans
 from mktune.search.op_stage import OpStage
 from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import PHASES, Observer, TuneResult
@@ -24,7 +24,7 @@ from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
 from mktune.store.owner import this_process
-from mktune.trial import BUILTIN, NEIGHBOUR, Policy, Status, Trial, Winner
+from mktune.trial import BUILTIN, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
     from mktune.store import Merged, Store, Study
@@ -49,12 +49,14 @@ def tune(
     retry_failed: bool = False,
     deterministic: bool = False,
     neighbours: int = NEIGHBOURS,
+    shipped: Sequence[Winner] = (),
 ) -> TuneResult:
     """Search `space` with the study's sampler and seed, going on from the trials that the study has.
 
-    Each op alone comes first, where the sampler learns from that, then the built-in plans, then winners of the store at
-    other shapes, made to fit (`neighbours` of them at most). Every trial is committed when it ends. Several processes
-    may search one study: one of them measures a plan, and the trials of all count.
+    Each op alone comes first, where the sampler learns from that, then the built-in plans, then those of `shipped` at
+    this shape, then winners at other shapes, of the store and of `shipped`, made to fit (`neighbours` of them at most).
+    Every trial is committed when it ends. Several processes may search one study: one of them measures a plan, and the
+    trials of all count.
 
     process       a number of this process: its sampler draws otherwise than those of the study's other processes
     others        more GPUs of the kind of `backend`: they all measure at once, one sampler proposes, one thread stores
@@ -66,7 +68,7 @@ def tune(
     """
     store.limit_trials(study, budget.trials or 0)
     loop = Loop(store, study, budget.start(), observer or Observer(), stop or Stop())
-    how = _How(process, True, retry_failed, deterministic, neighbours)
+    how = _How(process, True, retry_failed, deterministic, neighbours, shipped)
     return _search(space, [backend, *others], loop, how)
 
 
@@ -100,6 +102,7 @@ class _How:
     retry_failed: bool = False
     deterministic: bool = False
     neighbours: int = 0
+    shipped: Sequence[Winner] = ()
 
 
 def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _How) -> TuneResult:
@@ -112,8 +115,8 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     failed = loop.resume(how.retry_failed)
     limit = None if budget.trials is None else max(0, budget.trials - loop.resumed)
     given = [(BUILTIN + name, plan) for name, plan in builtins.items()]
-    near = neighbour_plans(store, space, backends[0], how.neighbours) if how.neighbours else []
-    given += [(NEIGHBOUR, plan) for plan in near]
+    if how.promotes:
+        given += known_plans(store, space, backends[0], how.neighbours, how.shipped)
     given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
     search = _Search(loop, builtins)
     with (

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.shipped_cells --out FOLDER [--m 1,16,64] [--kv 8192,65536] [--trials 300] [--seeds 0,1]
 
-Each seed has a store of its own, so that no search sees what another found, and the next free GPU of those visible; the
+Each seed has a store of its own, so that no search sees what another found, and the next free GPU of those visible.
+Plans that ship are tried first, as in any tune; with --from-scratch they are not. The
 peer (peer_baseline.py) runs when the searches have ended, alone on the first GPU. Prints a line for each cell: the
 four built-in plans, each seed's winner, how far the worse is from the better, and the better over the peer's times
 with its faster PDL setting. In FOLDER: seed_N.db, seed_N.json (what `mktune tune` printed), peer.txt, cells.json (the
@@ -88,6 +89,7 @@ def search(seed: int, options: argparse.Namespace, gpus: SimpleQueue[str]) -> di
     gpu = gpus.get()
     shape = ["--m", options.m, "--kv", options.kv, "--trials", str(options.trials), "--seed", str(seed)]
     store = ["--store", str(options.out / f"seed_{seed}.db"), "--backend", options.backend, "--json"]
+    store += ["--from-scratch"] * options.from_scratch
     with (options.out / f"seed_{seed}.log").open("w") as log:
         done = mktune("tune", WORKLOAD, *shape, *store, gpu=gpu, stdout=subprocess.PIPE, stderr=log)
     gpus.put(gpu)
@@ -163,6 +165,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--backend", default="cuda", choices=["cuda", "sim"])
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--from-scratch", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     seeds = [int(seed) for seed in options.seeds.split(",")]

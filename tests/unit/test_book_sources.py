@@ -19,7 +19,7 @@ from test_book import ask, plan_of, reason, served
 
 from mktune import resources
 from mktune.errors import InputError, StoreError
-from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.location import SCHEMA
 from mktune.runtime import Hit, PlanBook, log, sources, sqlite_rows
 from mktune.store import Store, write_bundle
@@ -459,5 +459,5 @@ def test_plans_that_ship_are_for_these_kernels() -> None:
     assert [record for record in shipped if record.measurement.policy.simulated] == []
     for winner in shipped:
         assert winner.validated
-        own = kernels_fingerprint(winner.plan.workload, winner.plan.op_names)
+        own = kernels_fingerprint(*Sources.of(winner.plan))
         assert winner.fingerprint.kernels == own, "tune again, or do not ship this plan"

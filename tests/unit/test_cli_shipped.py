@@ -8,7 +8,7 @@ import pytest
 from command_line import run
 
 from mktune.gpu_name import normalise_gpu
-from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.runtime.sources import bundled_winners
 
 
@@ -30,8 +30,15 @@ def test_shipped_plans_were_tuned_on_the_kernels_of_this_tree() -> None:
     winners = bundled_winners()
     assert winners
     for winner in winners:
-        assert winner.fingerprint.kernels == kernels_fingerprint(winner.plan.workload, winner.plan.op_names)
+        assert winner.fingerprint.kernels == kernels_fingerprint(*Sources.of(winner.plan))
         assert not winner.measurement.policy.simulated
+
+
+def test_every_shape_has_a_plan_that_needs_no_package() -> None:
+    """What DeepGEMM's templates win has, beside it, the best plan without them."""
+    winners = bundled_winners()
+    plain = {winner.plan.shape for winner in winners if not Sources.of(winner.plan).provided}
+    assert plain == {winner.plan.shape for winner in winners}
 
 
 @pytest.mark.parametrize("option", [["--watch"], ["--study", "s"], ["--store", "x.db"]])

@@ -28,6 +28,7 @@ from mktune.measure.cuda_bench import fingerprint_of_plan
 from mktune.ops.registry import all_ops
 from mktune.plan import OpPlan
 from mktune.runtime import Hit, Miss, PlanBook, versions
+from mktune.runtime.sources import bundled_winners
 from mktune.space import Question, SearchSpace
 from mktune.validity import check
 
@@ -125,6 +126,19 @@ def test_a_stored_plan_that_runs_it_is_served_only_where_it_is(version, monkeypa
     assert isinstance(missed, Miss)
     assert missed.reason == "packages"
     assert "sgl-deep-gemm 0.1.5.post1 (here not installed)" in missed.message
+
+
+def test_without_the_package_another_plan_of_the_shape_is_served(version, monkeypatch: pytest.MonkeyPatch) -> None:
+    winners = bundled_winners()
+    needing = {winner.plan.shape for winner in winners if Sources.of(winner.plan).provided}
+    assert needing
+    monkeypatch.setattr(versions, "installed", lambda name: "")
+    version(None)
+    for shape in needing:
+        hit = PlanBook.of(winners).lookup(WORKLOAD.name, shape, gpu="NVIDIA H200")
+        assert isinstance(hit, Hit)
+        assert hit.plan.shape == shape
+        assert not Sources.of(hit.plan).provided
 
 
 def test_another_version_is_not_used(version) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_bench import WORKLOAD
+from fake_bench import H200, WORKLOAD, FakeBackend
 
 from mktune import backends
 from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
+from mktune.device import Device
 from mktune.graph.builtin import make_plan
+from mktune.graph.workload import workload
+from mktune.runtime.sources import bundled_winners
 from mktune.search import Budget, TuneResult, tune
-from mktune.search.neighbours import adapt, distance, neighbour_plans
+from mktune.search.neighbours import adapt, distance, known_plans, neighbour_plans
 from mktune.shape import Shape
 from mktune.space import SearchSpace
 from mktune.store import Store
-from mktune.trial import NEIGHBOUR
+from mktune.trial import NEIGHBOUR, SHIPPED
 from mktune.validity import check
 
 SIM = backends.get("sim")
+WHOLE = workload("glm52_attention_prefix")
 OPS = ("A0", "B0")
 
 
@@ -71,6 +76,41 @@ def test_the_nearest_come_first_and_no_more_than_asked_for(tmp_path: Path) -> No
         nearest = [w.plan for w in store.winners(workload=WORKLOAD.name) if w.plan.shape.m == 8]
     assert len(plans) <= 2
     assert plans[0] == adapt(nearest[0], space_at(16))
+
+
+def measuring(device: Device = H200) -> FakeBackend:
+    """A back end that measures, by default on the GPU that the shipped plans are of."""
+    backend = FakeBackend()
+    backend.device = device
+    return backend
+
+
+def test_what_ships_for_the_shape_comes_first_then_what_ships_for_others(tmp_path: Path) -> None:
+    shapes = {winner.plan.shape for winner in bundled_winners()}
+    for shape in (Shape.from_m(16, 8192), Shape.from_m(32, 8192)):
+        space = SearchSpace.load(WHOLE, None, shape, H200)
+        with Store.open(tmp_path / "store.db") as store:
+            found = known_plans(store, space, measuring(), 2, bundled_winners())
+        own = [winner.plan for winner in bundled_winners() if winner.plan.shape == shape]
+        assert found[: len(own)] == [(SHIPPED, plan) for plan in own]
+        assert bool(own) == (shape in shapes)
+        rest = found[len(own) :]
+        assert 0 < len(rest) <= 2
+        assert {source for source, _ in rest} == {NEIGHBOUR}
+        for _, plan in found:
+            assert plan.shape == shape
+            assert not check(plan, H200)
+
+
+def test_nothing_that_ships_is_known_to_a_model_to_other_ops_or_to_another_gpu(tmp_path: Path) -> None:
+    whole = SearchSpace.load(WHOLE, None, Shape.from_m(16, 8192), SIM.device)
+    other = replace(H200, name="NVIDIA H100")
+    with Store.open(tmp_path / "store.db") as store:
+        shipped = bundled_winners()
+        assert known_plans(store, whole, SIM, shipped=shipped) == []
+        assert known_plans(store, space_at(16), measuring(), shipped=shipped) == []
+        space = SearchSpace.load(WHOLE, None, Shape.from_m(16, 8192), other)
+        assert known_plans(store, space, measuring(other), shipped=shipped) == []
 
 
 @pytest.mark.parametrize("m", [1, 4, 16, 64, 128])
