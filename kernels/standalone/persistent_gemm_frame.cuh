@@ -110,7 +110,8 @@ MKTUNE_DEVICE void run_persistent_gemm_cta(u8* shared, const TensorMap& weights,
       typename Gemm::Accumulator sum;
       Gemm::consume(ring, cursor, scales, in_part, sum, threadIdx.x,
                     reinterpret_cast<float*>(shared + Gemm::kExchangeAt), kPersistentConsumerBarrier);
-      // The exchange has been read before it is written again.
+      // The exchange has been read before it is written again. The scales' barrier orders the two as well, but
+      // through the copy engine, where racecheck does not follow.
       if constexpr (Gemm::kSplitsGroups) named_barrier_sync(kPersistentConsumerBarrier, Gemm::kThreads);
       // Loads of the scales may still be under way: see hand_back.cuh.
       fence_async_proxy();

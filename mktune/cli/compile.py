@@ -125,7 +125,7 @@ def _configs(known: KnownWorkload, ops: Sequence[str], shape: Shape, arch: str, 
         else:
             config = OpPlan.of(impl, dict(op.default(arch).config))
         if wrong := op.config_violations(config, shape, device):
-            raise InputError(f"{name}: {wrong[0]}")
+            raise InputError(f"{name}: {wrong[0].message}; leave {name} out with --ops, or name another shape")
         found[name] = config
     if not found:
         raise InputError(f"no op of {known.name} has impl {impl!r} on {arch}")

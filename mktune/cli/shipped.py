@@ -43,7 +43,11 @@ def shipped_leaderboard(
 def _winners() -> list[Winner]:
     from mktune.runtime.sources import bundled_winners
 
-    return sorted(bundled_winners(), key=lambda winner: (_problem(winner), winner.plan.shape.m, winner.plan.shape.kv))
+    def place(winner: Winner) -> tuple[Any, ...]:
+        shape = winner.plan.shape
+        return _problem(winner), shape.m, shape.kv, winner.measurement.span_us
+
+    return sorted(bundled_winners(), key=place)
 
 
 def _problem(winner: Winner) -> tuple[str, tuple[str, ...], str]:
@@ -81,6 +85,7 @@ def _row(winner: Winner) -> list[str]:
     shape, measured, builtins = winner.plan.shape, winner.measurement, dict(winner.builtins)
     spans = [f"{builtins[mode]:.2f}" if mode in builtins else "–" for mode in MODES]
     kept = f"built-in {winner.baseline}: " if winner.kept_baseline else ""
+    needs = "".join(f"needs {name}: " for name, _ in winner.fingerprint.packages)
     return [
         str(shape.m),
         str(shape.kv),
@@ -89,7 +94,7 @@ def _row(winner: Winner) -> list[str]:
         f"{measured.low_us:.2f}–{measured.high_us:.2f}",
         f"{1 / winner.ratio:.2f}",
         winner.plan.short_id,
-        kept + does(winner.plan),
+        needs + kept + does(winner.plan),
     ]
 
 
@@ -108,4 +113,5 @@ def _document(winner: Winner) -> dict[str, Any]:
         "speedup": 1 / winner.ratio,
         "builtins_us": dict(winner.builtins),
         "kept_baseline": winner.kept_baseline,
+        "packages": dict(winner.fingerprint.packages),
     }

@@ -23,6 +23,7 @@ from mktune.plan import Plan
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, SearchSpace
 from mktune.trace import CriticalPath
+from mktune.trial import BUILTIN
 from mktune.validity import check
 
 AHEAD = 4
@@ -132,7 +133,7 @@ class Proposals(Closing):
         return Proposal(plan, source, self._space.to_choices(plan), key, given=True)
 
     def avoid(self, plan: Plan) -> None:
-        """A plan that is proposed only where it is given. Before the first `take`."""
+        """A plan that is proposed only where it is a built-in one. Before the first `take`."""
         with suppress(PlanError, KeyError):
             self._avoided.add(self._key(plan))
 
@@ -222,7 +223,7 @@ class Proposals(Closing):
     def _next(self) -> Proposal | None:
         while self._given:
             source, plan = self._given.popleft()
-            key = self._new(plan, _Counts(), given=True)
+            key = self._new(plan, _Counts(), given=source.startswith(BUILTIN))
             if key is not None:
                 return Proposal(plan, source, self._space.to_choices(plan), key, given=True)
         if self._exhausted:

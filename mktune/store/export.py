@@ -16,7 +16,7 @@ from mktune.bundle import KIND, SCHEMA_VERSION, read_bundle
 from mktune.errors import InputError, NothingFoundError
 from mktune.locked_file import held
 from mktune.records import winner_to_dict
-from mktune.store.winners import best_of, key_of
+from mktune.store.winners import best_of, place_of
 from mktune.trial import Winner
 
 __all__ = ["Added", "add_to_bundle", "bundle_text", "write_bundle"]
@@ -62,10 +62,10 @@ def add_to_bundle(
 ) -> Added:
     """Write what `path` holds together with `winners`, whole or not at all.
 
-    Of two winners for the same key that one stays which a store would serve that imports both; with `repeats` one whose
-    bits repeat, even if the other is faster. Processes that add to one file at once wait for each other, so that none
-    loses what another has written. Raises InputError where the file cannot be read, locked or written; it is as before
-    then.
+    Of two winners for the same key, whose plans need the same packages, that one stays which a store would serve that
+    imports both; with `repeats` one whose bits repeat, even if the other is faster. Processes that add to one file at
+    once wait for each other, so that none loses what another has written. Raises InputError where the file cannot be
+    read, locked or written; it is as before then.
     """
     new = list(winners)
     try:
@@ -79,8 +79,8 @@ def add_to_bundle(
             write_bundle(target, both)
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot add to {path}: {getattr(error, 'strerror', None) or error}") from None
-    known = {key_of(winner): winner for winner in before}
-    replaced = [(winner, known[key_of(winner)]) for winner in both if known.get(key_of(winner), winner) != winner]
+    known = {place_of(winner): winner for winner in before}
+    replaced = [(winner, known[place_of(winner)]) for winner in both if known.get(place_of(winner), winner) != winner]
     return Added(tuple(both), tuple(replaced))
 
 

@@ -136,16 +136,19 @@ def _serve_again(connection: Connection, winner: Winner, row: int) -> None:
     connection.execute(update(PlanRow).where(PlanRow.id == row).values(replaced=None))
 
 
-def key_of(winner: Winner) -> tuple[Any, ...]:
-    """What only one winner is served for."""
-    return tuple(winner_key(winner).values())
+def place_of(winner: Winner) -> tuple[Any, ...]:
+    """What a bundle holds only one winner for: a key, and the packages that the plan needs.
+
+    Where one of them is missing, look-ups take the plan beside it that does without.
+    """
+    return (*winner_key(winner).values(), *(name for name, _ in winner.fingerprint.packages))
 
 
 def best_of(winners: Iterable[Winner], own_build: Callable[[Winner], bool], repeats: bool = False) -> list[Winner]:
-    """One winner for each key, as `merge` would leave them served in a store that it is given them one by one."""
+    """One winner for each place in a bundle: of two for the same, the one that `merge` would leave served."""
     kept: dict[tuple[Any, ...], Winner] = {}
     for winner in winners:
-        key = key_of(winner)
+        key = place_of(winner)
         current = kept.get(key)
         if current is None or not _keeps_place(current, winner, own_build, repeats):
             kept[key] = winner
@@ -228,10 +231,13 @@ def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], boo
 
 
 def _comparable(left: Winner, right: Winner) -> bool:
-    """Measured on the same build under the same policy."""
+    """Measured on the same build under the same policy. A plan may run kernels of a package that the other does not."""
     ours, theirs = left.fingerprint, right.fingerprint
-    same = replace(ours, kernels="") == replace(theirs, kernels="") and built_alike(ours.kernels, theirs.kernels)
-    return same and left.measurement.policy == right.measurement.policy
+    same = replace(ours, kernels="", packages=()) == replace(theirs, kernels="", packages=())
+    versions = dict(theirs.packages)
+    shared = all(versions.get(name, version) == version for name, version in ours.packages)
+    alike = same and shared and built_alike(ours.kernels, theirs.kernels)
+    return alike and left.measurement.policy == right.measurement.policy
 
 
 def _no_slower(current: Winner, new: Winner) -> bool:

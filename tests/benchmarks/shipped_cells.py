@@ -2,14 +2,14 @@
 
     python -m tests.benchmarks.shipped_cells --out FOLDER [--m 1,16,64] [--kv 8192,65536] [--trials 300] [--seeds 0,1]
 
-Each seed has a store of its own, so that no search sees what another found, and the next free GPU of those visible.
-Plans that ship are tried first, as in any tune; with --from-scratch they are not. The
-peer (peer_baseline.py) runs when the searches have ended, alone on the first GPU. Prints a line for each cell: the
-four built-in plans, each seed's winner, how far the worse is from the better, and the better over the peer's times
-with its faster PDL setting. In FOLDER: seed_N.db, seed_N.json (what `mktune tune` printed), peer.txt, cells.json (the
-table) and plans.json (the better winner of each cell, as it ships). A seed whose JSON is there is not searched again.
-Exit 1 where a search or the peer failed or two seeds disagree by more than 2 %. Needs a GPU, and deep_gemm for the
-peer; `--no-peer` leaves it out.
+Each seed has a store of its own, so that no search sees what another found, and the next free GPU of those visible. No
+search starts from plans that ship or from winners of other cells; with --known they do, as any tune does. The peer
+(peer_baseline.py) runs when the searches have ended, alone on the first GPU. Prints a line for each cell: the four
+built-in plans, each seed's winner, how far the worse is from the better, and the better over the peer's times with its
+faster PDL setting. In FOLDER: seed_N.db, seed_N.json (what `mktune tune` printed), peer.txt, cells.json (the table) and
+plans.json (the better winner of each cell). A seed whose JSON has a winner of every cell is not searched again. Exit 1
+where a search or the peer failed or two seeds disagree by more than 2 %. Needs a GPU, and deep_gemm for the peer;
+`--no-peer` leaves it out.
 """
 
 from __future__ import annotations
@@ -84,12 +84,14 @@ def visible_gpus() -> list[str]:
 def search(seed: int, options: argparse.Namespace, gpus: SimpleQueue[str]) -> dict[str, Any]:
     """What `mktune tune` printed over all cells with `seed`, on the next free GPU; or what it did in an earlier run."""
     printed = options.out / f"seed_{seed}.json"
-    if printed.exists() and printed.stat().st_size:
-        return dict(json.loads(printed.read_text()))
+    if printed.exists():
+        document = dict(json.loads(printed.read_text() or '{"cells": []}'))
+        if set(asked(options)) <= set(by_shape(document)):
+            return document
     gpu = gpus.get()
     shape = ["--m", options.m, "--kv", options.kv, "--trials", str(options.trials), "--seed", str(seed)]
     store = ["--store", str(options.out / f"seed_{seed}.db"), "--backend", options.backend, "--json"]
-    store += ["--from-scratch"] * options.from_scratch
+    store += [] if options.known else ["--from-scratch"]
     with (options.out / f"seed_{seed}.log").open("w") as log:
         done = mktune("tune", WORKLOAD, *shape, *store, gpu=gpu, stdout=subprocess.PIPE, stderr=log)
     gpus.put(gpu)
@@ -119,6 +121,11 @@ def peer_times(shapes: Sequence[tuple[int, int]], out: Path, gpu: str) -> dict[t
         if len(times) == PDL_SETTINGS
         for serial, streams in [zip(*times, strict=True)]
     }
+
+
+def asked(options: argparse.Namespace) -> list[tuple[int, int]]:
+    """(M, KV) of every cell."""
+    return [(int(m), int(kv)) for kv in options.kv.split(",") for m in options.m.split(",")]
 
 
 def by_shape(document: Mapping[str, Any]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -165,7 +172,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--backend", default="cuda", choices=["cuda", "sim"])
     parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--from-scratch", action="store_true")
+    parser.add_argument("--known", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -175,7 +182,7 @@ def main() -> int:
         gpus.put(gpu)
     with ThreadPoolExecutor(len(names)) as pool:
         found = dict(zip(seeds, pool.map(lambda seed: search(seed, options, gpus), seeds), strict=True))
-    shapes = [(int(m), int(kv)) for kv in options.kv.split(",") for m in options.m.split(",")]
+    shapes = asked(options)
     peers = {} if options.no_peer else peer_times(shapes, options.out, names[0])
     cells, missing = table(found, peers)
     missing += [] if options.no_peer else [f"M={m} KV={kv}: no peer" for m, kv in shapes if (m, kv) not in peers]

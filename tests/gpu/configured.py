@@ -49,9 +49,9 @@ class Case:
 @lru_cache(maxsize=16)
 def memory(call: str, shape: Shape, ragged: bool) -> tuple[Copies, KnownResults]:
     """Memory of one op at one shape, and what was found to be right there."""
-    # Of B1's inputs, those of seed 7 at 7 rows are the ones in some hundred whose right results are 3.2 % of unequal
-    # codes apart, where the contract allows 3: measured are 0.8 % on average, and up to 2.5 in tensors this small.
-    seed = shape.m + (call == "B1")
+    # B1's inputs of seed 7 at 7 rows: a right kernel has 3.2 % of unequal codes there, and the contract allows 3. 240
+    # other draws of 4 to 16 rows had 0.8 % on average and 2.5 at most.
+    seed = 8 if (call, shape.m) == ("B1", 7) else shape.m
     made = make_memory(KNOWN.subgraph((call,)), shape, 2, seed=seed, place="cuda:0", ragged=ragged)
     return made.verification(), KnownResults()
 

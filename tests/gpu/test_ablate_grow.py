@@ -65,6 +65,7 @@ def test_four_verified_cells_rank_as_they_should_within_a_minute(ablated):
     assert 1.2 < spans["serial"] / spans["branches+pdl"] < 2.5
     for mode, saving in found.savings.items():
         assert 0 < saving.us.low <= saving.us.median <= saving.us.high, mode
+        # Rounds of serial+pdl differ: 3.6 % was measured.
         assert saving.us.high - saving.us.low < 0.05 * spans["serial"], mode
         assert saving.us.median == pytest.approx(spans["serial"] - spans[mode], abs=0.01 * spans["serial"])
     assert took < LONGEST

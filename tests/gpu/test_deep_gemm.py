@@ -125,7 +125,7 @@ def no_short_contexts(shape: Shape) -> None:
     lengths[lengths > 0] = lengths[lengths > 0].clamp(min=SPLIT)
 
 
-@pytest.mark.parametrize("kv", [256, 300, 4096, 8192])
+@pytest.mark.parametrize("kv", [264, 300, 4096, 8192])
 def test_scores_are_right_at_every_number_of_rows_and_capacity(kv: int, kernels: Kernels, device: object) -> None:
     """Shapes whose requests have an odd number of tokens are scored token by token only."""
     wrong = []

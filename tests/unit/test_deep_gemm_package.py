@@ -20,15 +20,18 @@ from mktune import deep_gemm
 from mktune.cli import doctor
 from mktune.errors import SetupError
 from mktune.graph.builtin import make_plan
+from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.launch import KernelSpec
 from mktune.measure.cuda_bench import fingerprint_of_plan
+from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.registry import all_ops
 from mktune.plan import OpPlan
 from mktune.runtime import Hit, Miss, PlanBook, versions
 from mktune.runtime.sources import bundled_winners
+from mktune.shape import Shape
 from mktune.space import Question, SearchSpace
 from mktune.validity import check
 
@@ -212,3 +215,14 @@ def test_headers_of_two_packages_need_not_share_a_folder(monkeypatch: pytest.Mon
         nvrtc._include_folders.cache_clear()
     # <cuda/std/utility> and <cccl/cuda/std/utility>, which are the same file
     assert folders == [str(deep_gemm.include_folder()), "/runtime/include", "/toolkit/include/cccl", "/toolkit/include"]
+
+
+@installed
+@pytest.mark.parametrize(("kv", "refused"), [(262, True), (263, False)])
+def test_scores_of_rows_that_see_too_little_are_refused(kv: int, refused: bool) -> None:
+    shape, op = Shape(2, 8, kv), workload("glm52_attention_prefix").graph.calls["E1"].op
+    assert isinstance(op, WithDeepGemm)
+    found = op.config_violations(op.heuristic(shape, H200), shape, H200)
+    assert [violation.rule for violation in found] == ["kv"] * refused
+    if refused:
+        assert "a request's first row sees 255 tokens" in found[0].message

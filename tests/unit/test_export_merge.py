@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from stored_values import make_plan, make_winner
 from waiting import LIMIT_S
 
 from mktune.locked_file import held
-from mktune.store import Store, read_bundle, write_bundle
+from mktune.store import Store, add_to_bundle, read_bundle, write_bundle
 from mktune.trial import Winner
 
 
@@ -45,6 +46,23 @@ def test_processes_with_stores_of_their_own_write_one_file_and_no_plan_is_lost(t
             assert each.returncode == 0, err
     assert {winner.plan.shape.m for winner in read_bundle(out)} == set(rows)
     assert [path.name for path in out.parent.iterdir()] == ["plans.json"]
+
+
+def needing(winner: Winner, version: str = "0.1.5.post1") -> Winner:
+    """The same of a plan that runs kernels of a package."""
+    kernels = f"{winner.fingerprint.kernels}+{'1' * 64}"
+    return replace(winner, fingerprint=replace(winner.fingerprint, kernels=kernels, packages=(("p", version),)))
+
+
+def test_a_plan_that_needs_a_package_leaves_room_for_one_that_does_not(tmp_path: Path) -> None:
+    out = tmp_path / "plans.json"
+    plain, provided = at(16, 20.0), needing(at(16, 10.0, stages=4))
+    for winners in ([plain], [provided], [provided, plain]):
+        add_to_bundle(out, winners, lambda winner: True)
+    assert set(read_bundle(out)) == {plain, provided}
+    faster = needing(at(16, 9.0, stages=5))
+    assert add_to_bundle(out, [faster], lambda winner: True).replaced == ((faster, provided),)
+    assert set(read_bundle(out)) == {plain, faster}
 
 
 def test_a_process_that_is_killed_while_it_writes_holds_nobody_up(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from fake_bench import FakeBackend, failed, ok, search, small_space_file, space_of, spans, study_of
-from stored_values import make_plan
+from stored_values import make_plan, make_winner
 from test_search_driver import is_builtin
 from waiting import LIMIT_S
 
 from mktune.lowering.graph import lower, lowered_id
 from mktune.plan import Plan
-from mktune.search import TuneResult
+from mktune.search import Budget, TuneResult, tune
 from mktune.store import Store
-from mktune.trial import Outcome, Status, Trial
+from mktune.trial import SHIPPED, Outcome, Status, Trial
 
 _PROCESS = """
 import json, sys
@@ -133,6 +133,19 @@ def test_a_second_search_leaves_alone_what_hung_in_the_first(tmp_path: Path) -> 
         third = search(store, FakeBackend(hanging), 100, space=space, name="third", retry_failed=True)
         assert of_status(third, Status.HANG) == bad
         assert third.avoided == 0
+
+
+def test_a_plan_that_ships_is_left_alone_too_where_it_hung(tmp_path: Path) -> None:
+    space = space_of(path=small_space_file(tmp_path))
+    with Store.open(tmp_path / "x.db") as store:
+        first = search(store, FakeBackend(hanging), 100, space=space, name="first")
+        bad = next(trial.plan for trial in first.trials if trial.outcome.status is Status.HANG)
+        fine = [trial.plan for trial in first.trials if trial.outcome.status is Status.OK]
+        good = next(plan for plan in fine if not is_builtin(plan))
+        for number, (plan, expected) in enumerate(((good, [SHIPPED]), (bad, []))):
+            study = study_of(store, space, name=f"again {number}")
+            result = tune(space, FakeBackend(hanging), store, study, Budget(12), shipped=[make_winner(plan)])
+            assert [trial.source for trial in result.trials if trial.source == SHIPPED] == expected
 
 
 def test_built_in_plans_are_measured_whatever_happened_to_them_before(tmp_path: Path) -> None:

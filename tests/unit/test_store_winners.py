@@ -94,6 +94,28 @@ def test_where_bits_must_repeat_a_faster_plan_stays_only_if_its_bits_do(
         assert [winner.plan for winner in store.winners()] == [fast.plan if stays else slow.plan]
 
 
+@pytest.mark.parametrize("how", ["put", "merge"])
+@pytest.mark.parametrize("first", ["plain", "provided"])
+def test_the_faster_stays_also_where_one_runs_kernels_of_a_package(tmp_path: Path, how: str, first: str) -> None:
+    plain = make_winner(span_us=20.0)
+    provided = make_winner(make_plan(stages=6), 10.0)
+    kernels = f"{provided.fingerprint.kernels}+{'1' * 64}"
+    build = replace(provided.fingerprint, kernels=kernels, packages=(("p", "1"),))
+    provided = replace(provided, fingerprint=build)
+    other = replace(provided, fingerprint=replace(build, packages=(("p", "2"),)))
+    with Store.open(tmp_path / "x.db") as store:
+
+        def give(winner: Winner) -> object:
+            return store.put_winner(None, winner) if how == "put" else store.merge_winners([winner], lambda _: True)
+
+        for winner in sorted((plain, provided), key=lambda winner: winner is not plain, reverse=first == "provided"):
+            give(winner)
+        assert store.winners() == [provided]
+        slower = replace(other, measurement=make_measurement(30.0))
+        give(slower)
+        assert store.winners() == [slower]  # another version of the package is another build
+
+
 def test_another_build_or_a_new_measurement_of_the_plan_replaces_though_slower(tmp_path: Path) -> None:
     fast = make_winner(make_plan(stages=3), 10.0)
     rebuilt = make_winner(make_plan(stages=2), 11.0, kernels="1" * 64)

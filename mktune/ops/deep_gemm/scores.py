@@ -6,8 +6,8 @@ kernel works out on the device, from the lengths of the step at hand.
 
 NOTE: the tensor cores' e4m3 sums keep about 13 bits below their largest term, and the contract bounds errors by the RMS
 of a row, which may be small by chance where the row is short. Measured on an H200: every row of at least 256 tokens is
-within the contract, and of shorter ones a few are not. So caches below 256 tokens are refused, but a
-request at the beginning of a longer one is as the template is. (Our own kernel multiplies short rows by mma.sync.)
+within the contract, and of shorter ones a few are not. So shapes with such rows are refused; a request that has just
+begun in a longer cache is as the template is. (Our own kernel multiplies short rows by mma.sync.)
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class PagedScores(Provided):
         if shape.tokens_per_request % config["q_block"]:
             message = f"groups of {config['q_block']} tokens, a request has {shape.tokens_per_request}"
             found.append(Violation("q_block", "", message))
-        if shape.kv < SPLIT:
-            found.append(Violation("kv", "", f"{shape.kv} cached tokens: its sums are too coarse below {SPLIT}"))
+        if (shortest := shape.kv - shape.tokens_per_request + 1) < SPLIT:
+            message = f"a request's first row sees {shortest} tokens, and below {SPLIT} its sums are too coarse"
+            found.append(Violation("kv", "", message))
         if config["ctas"] > device.sms:
             found.append(Violation("ctas", "", f"{config['ctas']} CTAs, {device.name} has {device.sms} SMs"))
         return found
