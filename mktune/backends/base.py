@@ -65,12 +65,14 @@ class Bench(Closing):
 
     deterministic  promotion stores only a plan whose bits repeat from run to run, and beside other requests; a model,
                    which has no bits, takes no notice
+    builds_differ  a plan that is built again may be faster or slower: what seems the best is measured twice
     """
 
     problem: Problem
     policy: Policy
     fingerprint: Fingerprint
     deterministic: bool = False
+    builds_differ: bool = False
 
     @property
     def build(self) -> str:

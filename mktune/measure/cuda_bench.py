@@ -55,6 +55,8 @@ class CudaBench(Bench):
     A part of another bench's problem uses the processes of that one, its `whole`; so may the same at another shape.
     """
 
+    builds_differ = True
+
     def __init__(
         self,
         device: Device,

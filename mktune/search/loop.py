@@ -310,7 +310,30 @@ def comparable(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Pla
 
 
 def measured(bench: Bench, plan: Plan, incumbent_us: float | None) -> Outcome:
-    """What the bench says of a plan; whatever a candidate raises is its own failure, never the search's."""
+    """What the bench says of a plan, twice where it beats the incumbent and builds differ: the slower time counts.
+
+    A plan that is built again is a percent or so faster or slower (`Winner.noise_floor`). Without a second look the
+    best of some hundred trials is the luckiest, and the search goes on from there.
+    """
+    first = _answer(bench, plan, incumbent_us)
+    if incumbent_us is None or not bench.builds_differ or not _beats(first, incumbent_us):
+        return first
+    again = _answer(bench, plan, None)
+    if first.measurement is not None and _beats(again, first.measurement.span_us):
+        again = replace(again, measurement=first.measurement)
+    spent = Phases()
+    for outcome in (first, again):
+        spent.add(dict(outcome.seconds))
+    return replace(again, seconds=tuple(sorted(spent.seconds.items())))
+
+
+def _beats(outcome: Outcome, span_us: float) -> bool:
+    found = outcome.measurement
+    return outcome.status is Status.OK and found is not None and found.span_us < span_us
+
+
+def _answer(bench: Bench, plan: Plan, incumbent_us: float | None) -> Outcome:
+    """Whatever a candidate raises is its own failure, never the search's."""
     try:
         outcome = bench.measure(plan, incumbent_us)
     except CandidateError as error:
