@@ -10,15 +10,20 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
+_WHOLE_FILES = ("test_bf16_gemm_emulated.py", "test_deep_gemm_gemms.py", "test_gemm_emulated.py")
+"""Their fixtures compile for many seconds: once, not in every process."""
+
 
 def scope_of(nodeid: str) -> str:
     """What a test shares its process with.
 
     A GPU test stays with its file, or, where its parameters' id ends in "@name", with all that end so; a packaging test
-    with all others, for they share what they build; any other test may run anywhere.
+    with all others, for they share what they build; one of `_WHOLE_FILES` with its file; any other may run anywhere.
     """
     path, _, rest = nodeid.partition("::")
     room = path.split("/")[-2:-1]
+    if path.endswith(_WHOLE_FILES):
+        return path
     if room == ["gpu"]:
         group = rest.removesuffix("]").rpartition("@") if rest.endswith("]") else ("", "", "")
         return f"@{group[2]}" if group[1] else path

@@ -86,6 +86,7 @@ def test_what_measures_times_is_marked_to_run_alone(path: Path) -> None:
         ("tests/gpu/test_config_matrix.py::test_it[B0-wgmma-16@B0]", "@B0"),
         ("tests/gpu/test_config_matrix.py::test_other[B0-64@kv 64]", "@kv 64"),
         ("tests/packaging/test_wheel.py::test_it", "packaging"),
+        ("tests/unit/test_gemm_emulated.py::test_it[1]", "tests/unit/test_gemm_emulated.py"),
         ("tests/unit/test_plan.py::test_it[user@host]", "tests/unit/test_plan.py::test_it[user@host]"),
     ],
 )
