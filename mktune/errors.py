@@ -17,10 +17,7 @@ trial status) everywhere outside the process that builds it; a bad *file, enviro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Self
+from typing import Any
 
 __all__ = [
     "CandidateError",
@@ -40,6 +37,16 @@ class MktuneError(Exception):
     """Base of all; `exit_code` is what the command line ends with."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process pool hands exceptions over. Python would call __init__ with the message alone.
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[MktuneError], args: tuple[Any, ...], state: dict[str, Any]) -> MktuneError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(MktuneError):
@@ -88,9 +95,6 @@ class PlanNotFound(NothingFoundError):
         super().__init__(message)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        return type(self), (self.reason, str(self))  # a process pool hands exceptions over
-
 
 class CandidateError(MktuneError):
     """Building or running one candidate failed. `status` is a value of `mktune.trial.Status`."""
@@ -98,6 +102,3 @@ class CandidateError(MktuneError):
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        return type(self), (self.status, str(self))  # a process pool hands exceptions over

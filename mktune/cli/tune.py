@@ -166,7 +166,6 @@ def _search(spaces: Sequence[SearchSpace], store: Store, settings: Settings, sto
     from mktune.search.neighbours import NEIGHBOURS
 
     shipped = [] if settings.from_scratch else bundled_winners()
-
     for space in spaces:
         if stop.asked:
             return

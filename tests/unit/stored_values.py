@@ -109,3 +109,9 @@ def make_study(store: Store, name: str = "s", **changes: object) -> Study:
         "contract": 1,
     }
     return store.study(name, **(values | changes))
+
+
+def needing(winner: Winner, version: str = "1") -> Winner:
+    """The same of a plan that runs kernels of a package."""
+    kernels = f"{winner.fingerprint.kernels}+{'1' * 64}"
+    return replace(winner, fingerprint=replace(winner.fingerprint, kernels=kernels, packages=(("p", version),)))

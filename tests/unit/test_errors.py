@@ -7,6 +7,8 @@ import pickle
 import pytest
 
 from mktune import errors
+from mktune.measure.worker import WorkerDied
+from mktune.trial import Status
 
 
 @pytest.mark.parametrize("name", errors.__all__)
@@ -17,3 +19,11 @@ def test_an_exception_survives_the_way_between_processes(name: str) -> None:
     found = pickle.loads(pickle.dumps(raised))
     assert (type(found), str(found), vars(found)) == (kind, "it hangs", vars(raised))
     assert found.exit_code == raised.exit_code
+
+
+def test_one_with_its_own_state_survives_too() -> None:
+    raised = WorkerDied(Status.HANG, "it hangs")
+    raised.add_note("seen twice")
+    found = pickle.loads(pickle.dumps(raised))
+    assert (type(found), str(found), vars(found)) == (WorkerDied, "it hangs", vars(raised))
+    assert found.__notes__ == ["seen twice"]

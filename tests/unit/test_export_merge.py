@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import run
-from stored_values import make_plan, make_winner
+from stored_values import make_plan, make_winner, needing
 from waiting import LIMIT_S
 
 from mktune.locked_file import held
@@ -46,12 +45,6 @@ def test_processes_with_stores_of_their_own_write_one_file_and_no_plan_is_lost(t
             assert each.returncode == 0, err
     assert {winner.plan.shape.m for winner in read_bundle(out)} == set(rows)
     assert [path.name for path in out.parent.iterdir()] == ["plans.json"]
-
-
-def needing(winner: Winner, version: str = "0.1.5.post1") -> Winner:
-    """The same of a plan that runs kernels of a package."""
-    kernels = f"{winner.fingerprint.kernels}+{'1' * 64}"
-    return replace(winner, fingerprint=replace(winner.fingerprint, kernels=kernels, packages=(("p", version),)))
 
 
 def test_a_plan_that_needs_a_package_leaves_room_for_one_that_does_not(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stored_values import B300, H200, SHAPE, WORKLOAD, make_measurement, make_plan, make_study, make_trial, make_winner
+from stored_values import (
+    B300,
+    H200,
+    SHAPE,
+    WORKLOAD,
+    make_measurement,
+    make_plan,
+    make_study,
+    make_trial,
+    make_winner,
+    needing,
+)
 
 from mktune.errors import InputError
 from mktune.shape import Shape
@@ -98,11 +109,8 @@ def test_where_bits_must_repeat_a_faster_plan_stays_only_if_its_bits_do(
 @pytest.mark.parametrize("first", ["plain", "provided"])
 def test_the_faster_stays_also_where_one_runs_kernels_of_a_package(tmp_path: Path, how: str, first: str) -> None:
     plain = make_winner(span_us=20.0)
-    provided = make_winner(make_plan(stages=6), 10.0)
-    kernels = f"{provided.fingerprint.kernels}+{'1' * 64}"
-    build = replace(provided.fingerprint, kernels=kernels, packages=(("p", "1"),))
-    provided = replace(provided, fingerprint=build)
-    other = replace(provided, fingerprint=replace(build, packages=(("p", "2"),)))
+    other = make_winner(make_plan(stages=6), 10.0)
+    provided, other = needing(other, "1"), needing(other, "2")
     with Store.open(tmp_path / "x.db") as store:
 
         def give(winner: Winner) -> object:
