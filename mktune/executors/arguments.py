@@ -6,17 +6,19 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from mktune.errors import CandidateError
 from mktune.executors.driver_calls import call, driver
-from mktune.launch import Arg, BufferArg, ScalarArg, TensorMapArg
+from mktune.launch import Arg, ScalarArg, TensorMapArg
 from mktune.trial import Status
 
 Resolve = Callable[[str], int]
 """Buffer name → device address."""
 
-_SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q", "f32": "<f"}
+_SCALARS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
 _ALIGN = 64  # of a CUtensorMap, the strictest of all parameters
 _MAP_BYTES = 128
 _MAP_TYPES = {"u8": ("UINT8", 1), "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "i32": ("INT32", 4)}
@@ -36,27 +38,47 @@ class PackedArgs:
         return ctypes.addressof(self.pointers)
 
 
+class Parameters:
+    """How the parameters of one kernel lie in memory; `pack` fills them in."""
+
+    def __init__(self, args: Sequence[Arg]) -> None:
+        self._args = args
+        sizes = [_MAP_BYTES if isinstance(arg, TensorMapArg) else struct.calcsize(_code(arg)) for arg in args]
+        rooms = [-(-size // _ALIGN) * _ALIGN for size in sizes]
+        codes = (f"{_code(arg)}{room - size}x" for arg, size, room in zip(args, sizes, rooms, strict=True))
+        self._block = struct.Struct("<" + "".join(codes))
+        self._places = list(accumulate(rooms, initial=0))[:-1]
+
+    def pack(self, resolve: Resolve) -> PackedArgs:
+        """The parameters as a block, buffers replaced by their addresses."""
+        storage = ctypes.create_string_buffer(self._block.size + _ALIGN)
+        begin = ctypes.addressof(storage)
+        first = -(-begin // _ALIGN) * _ALIGN
+        self._block.pack_into(storage, first - begin, *[_value(arg, resolve) for arg in self._args])
+        pointers = (ctypes.c_void_p * max(1, len(self._places)))(*[first + place for place in self._places])
+        return PackedArgs(storage, pointers)
+
+
 def pack(args: Sequence[Arg], resolve: Resolve) -> PackedArgs:
     """`args` as a parameter block, buffers replaced by their addresses."""
-    values = [_encode(arg, resolve) for arg in args]
-    storage = ctypes.create_string_buffer(_ALIGN * (sum(-(-len(value) // _ALIGN) for value in values) + 1))
-    at = -(-ctypes.addressof(storage) // _ALIGN) * _ALIGN
-    pointers = (ctypes.c_void_p * max(1, len(values)))()
-    for i, value in enumerate(values):
-        ctypes.memmove(at, value, len(value))
-        pointers[i] = at
-        at += -(-len(value) // _ALIGN) * _ALIGN
-    return PackedArgs(storage, pointers)
+    return Parameters(args).pack(resolve)
 
 
-def _encode(arg: Arg, resolve: Resolve) -> bytes:
-    if isinstance(arg, BufferArg):
-        return struct.pack("<Q", resolve(arg.buffer) + arg.offset)
+def _code(arg: Arg) -> str:
+    """How `struct` calls the type of a value."""
+    if isinstance(arg, TensorMapArg):
+        return f"{_MAP_BYTES}s"
+    return _SCALARS[arg.ctype] if isinstance(arg, ScalarArg) else "Q"
+
+
+def _value(arg: Arg, resolve: Resolve) -> int | float | bytes:
     if isinstance(arg, ScalarArg):
-        return struct.pack(_SCALARS[arg.ctype], arg.value)
-    return encode_tensor_map(arg, resolve(arg.buffer) + arg.offset)
+        return arg.value
+    address = resolve(arg.buffer) + arg.offset
+    return encode_tensor_map(arg, address) if isinstance(arg, TensorMapArg) else address
 
 
+@lru_cache(maxsize=4096)
 def encode_tensor_map(arg: TensorMapArg, address: int) -> bytes:
     """The 128 bytes of the TMA descriptor of `arg` over `address`. Raises CandidateError with what does not hold."""
     check_tensor_map(arg, address)

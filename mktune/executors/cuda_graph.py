@@ -13,16 +13,17 @@ priorities become node priorities; the graph is instantiated so that they count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from mktune.errors import CandidateError
-from mktune.executors.arguments import PackedArgs, pack
+from mktune.executors.arguments import PackedArgs, Parameters
 from mktune.executors.buffers import Buffers, Poison
 from mktune.executors.driver_calls import call, driver
 from mktune.executors.executable import Executable, NodeName
 from mktune.executors.functions import Functions, Kernels, device_priority
 from mktune.launch import CompiledKernel, KernelSpec
-from mktune.lowering.kernel_graph import Edge, KernelGraph
+from mktune.lowering.kernel_graph import KernelGraph
 from mktune.trial import Status
 
 __all__ = ["CudaGraph", "Kernels", "NodeName", "compiled_for", "edge_data"]
@@ -38,8 +39,11 @@ class CudaGraph(Executable):
         self.graph = graph
         self._launches = dict(graph.launches)
         self._args: dict[NodeName, PackedArgs] = {}
+        self._parameters = {name: Parameters(launch.args) for name, launch in self._launches.items()}
         self._functions = Functions(self._launches, kernels)
         try:
+            self._kernel_params = {name: self._node_params(name) for name in self._launches}
+            self._kernel_attributes = {name: self._attributes(name) for name in self._launches}
             self._handle = call("cuGraphCreate", 0)
             self._add_layers(buffers, poison or Poison())
             self._instantiate()
@@ -69,8 +73,7 @@ class CudaGraph(Executable):
             before = self._add_poison(before, poison, layer)
             for kernel in self.graph.kernels:
                 self.nodes[layer, kernel.name] = self._add_kernel(layer, kernel.name, buffers)
-            for edge in self.graph.edges:
-                self._add_edge(layer, edge)
+            self._add_edges(layer)
             starts = [self.nodes[layer, name] for name in self.graph.roots]
             self._join(before, starts)
             before = [self.nodes[layer, name] for name in self.graph.sinks]
@@ -88,34 +91,49 @@ class CudaGraph(Executable):
 
     def _add_kernel(self, layer: int, name: str, buffers: Buffers) -> Any:
         node = call("cuGraphAddKernelNode", self._handle, [], 0, self._params(layer, name, buffers))
-        d = driver()
-        ids, launch = d.CUlaunchAttributeID, self._launches[name]
-        priority = dict(self.graph.priorities).get(name, 0)
-        if priority:
-            value = d.CUkernelNodeAttrValue()
-            value.priority = device_priority(priority)
-            call("cuGraphKernelNodeSetAttribute", node, ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value)
-        if launch.cluster > 1:
-            value = d.CUkernelNodeAttrValue()
-            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = launch.cluster, 1, 1
-            call("cuGraphKernelNodeSetAttribute", node, ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value)
+        for attribute, value in self._kernel_attributes[name]:
+            call("cuGraphKernelNodeSetAttribute", node, attribute, value)
         return node
 
-    def _params(self, layer: int, name: str, buffers: Buffers) -> Any:
+    def _attributes(self, name: str) -> list[tuple[Any, Any]]:
+        ids, made = driver().CUlaunchAttributeID, driver().CUkernelNodeAttrValue
+        found = []
+        if priority := dict(self.graph.priorities).get(name, 0):
+            value = made()
+            value.priority = device_priority(priority)
+            found.append((ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value))
+        if (cluster := self._launches[name].cluster) > 1:
+            value = made()
+            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
+            found.append((ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value))
+        return found
+
+    def _node_params(self, name: str) -> Any:
+        """How a kernel is launched, but for its parameters, which differ between layers."""
         launch = self._launches[name]
-        packed = pack(launch.args, lambda buffer: buffers.address(layer, buffer))
-        self._args[layer, name] = packed  # the driver copies the values, yet `packed` must outlive the call
         params = driver().CUDA_KERNEL_NODE_PARAMS()
         params.func = self._functions[name].handle
         params.gridDimX, params.gridDimY, params.gridDimZ = launch.grid
         params.blockDimX, params.blockDimY, params.blockDimZ = launch.block, 1, 1
-        params.sharedMemBytes = launch.smem
-        params.kernelParams, params.extra = packed.address, 0
+        params.sharedMemBytes, params.extra = launch.smem, 0
         return params
 
-    def _add_edge(self, layer: int, edge: Edge) -> None:
-        source, target = self.nodes[layer, edge.source], self.nodes[layer, edge.target]
-        call("cuGraphAddDependencies", self._handle, [source], [target], [edge_data(edge.kind)], 1)
+    def _params(self, layer: int, name: str, buffers: Buffers) -> Any:
+        """Valid until the next call for this kernel: the driver copies the values."""
+        packed = self._parameters[name].pack(lambda buffer: buffers.address(layer, buffer))
+        self._args[layer, name] = packed  # must outlive the call
+        params = self._kernel_params[name]
+        params.kernelParams = packed.address
+        return params
+
+    def _add_edges(self, layer: int) -> None:
+        """One kind a call: with several kinds in one, edges were seen to get each other's data (driver 580)."""
+        for kind in dict.fromkeys(edge.kind for edge in self.graph.edges):
+            edges = [edge for edge in self.graph.edges if edge.kind == kind]
+            sources = [self.nodes[layer, edge.source] for edge in edges]
+            targets = [self.nodes[layer, edge.target] for edge in edges]
+            data = [edge_data(kind)] * len(edges)
+            call("cuGraphAddDependencies", self._handle, sources, targets, data, len(edges))
 
     def _join(self, before: list[Any], after: list[Any]) -> None:
         pairs = [(source, target) for source in before for target in after]
@@ -125,6 +143,7 @@ class CudaGraph(Executable):
             call("cuGraphAddDependencies", self._handle, sources, targets, data, len(pairs))
 
 
+@cache
 def edge_data(kind: str) -> Any:
     """An edge kind of a lowered graph as the driver's CUgraphEdgeData."""
     data = driver().CUgraphEdgeData()

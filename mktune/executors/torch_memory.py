@@ -36,15 +36,19 @@ def allocate(spec: TensorSpec, shape: Shape, device: str) -> torch.Tensor:
     return torch.empty(spec.size(shape), dtype=dtypes()[spec.dtype], device=device)
 
 
-def workspaces(plan: Plan, graph: OpGraph, shape: Shape, device: str) -> dict[str, torch.Tensor]:
-    """Graph-wide name → bytes of every workspace of `plan`; counters are zero, the rest is uninitialised."""
+def workspaces(plan: Plan, graph: OpGraph, shape: Shape, device: str, shift: int = 0) -> dict[str, torch.Tensor]:
+    """Graph-wide name → bytes of every workspace of `plan`; counters are zero, the rest is uninitialised.
+
+    Each begins `shift` bytes behind the beginning of its allocation.
+    """
     import torch
 
     found = {}
     for name, call in graph.calls.items():
         for space in call.op.workspaces(plan.op[name], shape):
             make = torch.zeros if space.counter else torch.empty
-            found[call.buffer(space.port)] = make(max(16, space.bytes), dtype=torch.uint8, device=device)
+            size = shift + max(16, space.bytes)
+            found[call.buffer(space.port)] = make(size, dtype=torch.uint8, device=device)[shift:]
     return found
 
 

@@ -6,7 +6,6 @@ the tolerances tight: end to end, FP8 amplifies differences that are right.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +16,7 @@ from mktune.executors.driver_calls import synchronize
 from mktune.executors.streams import Streams
 from mktune.executors.torch_memory import counters
 from mktune.lowering.kernel_graph import KernelGraph
+from mktune.measure.digests import digests
 from mktune.measure.memory import Copies
 from mktune.plan import Plan
 from mktune.trial import Status
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = dict[str, torch.Tensor]
+
+    Bits = tuple[tuple[str, int], ...]
 
 REPLAYS = 3
 _SHOWN = 3
@@ -51,22 +53,20 @@ def ways(plan: Plan) -> tuple[Make, ...]:
 class KnownResults:
     """What ops were found to compute rightly: the same bits from the same bits need no second comparison.
 
-    Most plans of a search share an op's bits with one before: edges, waits and streams must not change any. Keeps the
-    last `entries` of each op and layer. Valid for one set of arguments, weights and caches.
+    Most plans of a search share an op's bits with one before: edges, waits and streams must not change any. Valid for
+    one set of arguments, weights and caches.
     """
 
-    def __init__(self, entries: int = 6) -> None:
-        self._entries = entries
-        self._known: dict[tuple[int, str], deque[Tensors]] = {}
+    def __init__(self) -> None:
+        self._known: set[tuple[int, str, Bits]] = set()
 
-    def hold(self, layer: int, call: str, seen: Tensors) -> bool:
-        """Whether `seen` (what the call read of other ops and what it wrote, by port) was found right before."""
-        return any(not _unequal(seen, known) for known in self._known.get((layer, call), ()))
+    def hold(self, layer: int, call: str, seen: Bits) -> bool:
+        """Whether `seen` (of what the call read of other ops and of what it wrote, by port) was found right before."""
+        return (layer, call, seen) in self._known
 
-    def keep(self, layer: int, call: str, seen: Tensors) -> None:
+    def keep(self, layer: int, call: str, seen: Bits) -> None:
         """`seen` is right."""
-        kept = self._known.setdefault((layer, call), deque(maxlen=self._entries))
-        kept.appendleft({port: tensor.clone() for port, tensor in seen.items()})
+        self._known.add((layer, call, seen))
 
 
 class Checked:
@@ -114,9 +114,10 @@ def compare_layers(copies: Copies, known: KnownResults | None = None) -> list[st
     A layer is judged up to its first wrong op: what follows worked on broken inputs.
     """
     found: list[str] = []
+    bits = digests(copies.made) if known is not None else []
     for layer in range(len(copies.made)):
         for name, call in copies.memory.graph.calls.items():
-            seen = copies.seen(layer, name)
+            seen = tuple((port, bits[layer][tensor]) for port, tensor in copies.seen(name)) if bits else ()
             if known is not None and known.hold(layer, name, seen):
                 continue
             wrong = call.op.compare(copies.inputs(layer, name), copies.outputs(layer, name), copies.memory.shape)
@@ -161,10 +162,10 @@ def _verify(checked: Checked, copies: Copies, replays: int, known: KnownResults 
     try:
         checked.replay()
         fail_on(checked.differences(known))
-        first = checked.results()
+        first = digests(copies.made)
         for replay in range(1, replays):
             checked.replay()
-            if unequal_bits(copies.made, first):
+            if digests(copies.made) != first:
                 fail_on(checked.differences(), f"in replay {replay}:")
         fail_on(checked.counters_left(), "at the end:")
     finally:

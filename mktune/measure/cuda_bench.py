@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -38,7 +39,7 @@ ROUNDS_SECONDS = 120.0
 VALIDATE_SECONDS = 300.0
 PROCESSES = 2
 _KNOWN = 500  # plans whose kernels are remembered
-ROUNDS = 16  # two pairs of every two arms each
+ROUNDS = 16  # two pairs of every two arms each, every pair of new builds
 TRACED_ROUNDS = 64
 
 
@@ -142,12 +143,13 @@ class CudaBench(Bench):
         return reply["samples"], reply["device_state"]
 
     def paired(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """From `PROCESSES` fresh processes; the state is that of the last."""
+        """From `PROCESSES` fresh processes, in each in another order; the state is that of the last."""
         merged: dict[str, list[float]] = {name: [] for name in plans}
         state: dict[str, float] = {}
-        for _ in range(PROCESSES):
+        for process in range(PROCESSES):
             self.restart()
-            samples, state = self.rounds(plans)
+            order = random.Random(process).sample(sorted(plans), len(plans))
+            samples, state = self.rounds({name: plans[name] for name in order})
             for name in plans:
                 merged[name] += samples[name]
         return merged, state

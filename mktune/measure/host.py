@@ -8,20 +8,24 @@ problem at hand, also at another shape: one process can measure one after the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mktune.device import Device
 from mktune.errors import CandidateError
-from mktune.executors.captured import EXECUTABLES, Executable
+from mktune.executors.captured import EXECUTABLES
 from mktune.executors.cuda_graph import CudaGraph, Kernels, compiled_for
 from mktune.executors.discovery import index_of
 from mktune.executors.driver_calls import synchronize, use_device
+from mktune.executors.executable import Executable
+from mktune.executors.modules import MODULES
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
 from mktune.jit.build import build
-from mktune.launch import KernelSpec
+from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure import tracing
@@ -30,7 +34,7 @@ from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import Copies, Memory, layers_for, make_memory
 from mktune.measure.peer import peer_us
-from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
+from mktune.measure.screening import ScreeningBudget, check_finite, check_span, of_layers, screen
 from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import GraphTimer
 from mktune.measure.stamps import stamp_times
@@ -43,7 +47,14 @@ from mktune.shape import Shape
 from mktune.trial import Status
 
 if TYPE_CHECKING:
-    from mktune.measure.memory import Tensors
+    pass
+
+_KEPT_MODULES = 512  # loaded though no plan at hand uses them: some 40 MB of device memory
+_KNOWN_KERNELS = 2048  # whose machine code is not read from the cache again
+_SHIFT_BYTES, _SHIFTS = 512, 128  # how far workspaces are moved from build to build
+
+Built = tuple[Plan, KernelGraph, Kernels]
+Build = Callable[[], AbstractContextManager[Executable]]
 
 
 @dataclass
@@ -83,8 +94,11 @@ class CudaHost:
         self._seed, self._place = seed, f"cuda:{index}"
         self._held: Opened | None = None
         self._spoilt = False
+        self._draw = random.Random(seed)
         self._timer = GraphTimer(1)
         self._gauges = Gauges(self._device.uuid)
+        self._compiled: dict[KernelSpec, CompiledKernel] = {}
+        MODULES.keep(_KEPT_MODULES)
         self._do_open(ops)
         synchronize()
 
@@ -136,26 +150,22 @@ class CudaHost:
 
     def _do_trial(self, plan: str, incumbent_us: float | None, budget: dict[str, Any]) -> Reply:
         """Build, verify and screen one plan."""
-        phases = Phases()
+        phases, allowed = Phases(), of_layers(ScreeningBudget(**budget), self._opened.memory.layers)
         with phases("build"):
             parsed, lowered, kernels = self._built(plan)
         with phases("verify"):
             verify(parsed, lowered, kernels, self._opened.copies, known=self._opened.known)
-        with phases("build"):
-            graph, spaces = self._timed(parsed, lowered, kernels)
-        try:
-            with phases("settle"):
-                self._timer.settle(graph)
-            with phases("measure"):
-                found, state = steady(
-                    lambda: screen(lambda count: self._sample(graph, count), incumbent_us, ScreeningBudget(**budget)),
-                    self._gauges.read,
-                    lambda screening: drifted(screening.samples),
-                )
-        finally:
-            with phases("build"):
-                graph.close()
-        del spaces
+
+        def build() -> AbstractContextManager[Executable]:
+            return self._timed(parsed, lowered, kernels)
+
+        with phases("settle"):
+            self._settle(build)
+        found, state = steady(
+            lambda: screen(lambda count: self._sample_anew(build, count, phases), incumbent_us, allowed),
+            self._gauges.read,
+            lambda screening: drifted(screening.samples),
+        )
         check_span(found.interval.median, self._opened.cold_bytes, self._device.bandwidth)
         return {
             "status": found.status,
@@ -167,30 +177,28 @@ class CudaHost:
         }
 
     def _do_rounds(self, plans: dict[str, str], rounds: int) -> Reply:
-        """Palindromes over several verified plans: A B C … C B A, `rounds` times; two samples of each plan a round."""
-        graphs, kept = {}, []
-        try:
-            for name, plan in plans.items():
-                parsed, lowered, kernels = self._built(plan)
-                graphs[name], spaces = self._timed(parsed, lowered, kernels)
-                kept.append(spaces)
-            order = [*graphs, *reversed(graphs)]
-            self._timer.settle(graphs[order[0]])
-            samples, state = steady(lambda: self._palindromes(graphs, order, rounds), self._gauges.read)
-        finally:
-            synchronize()
-            for graph in graphs.values():
-                graph.close()
+        """Palindromes over several verified plans: A B C … C B A. Two samples of each plan a round.
+
+        A sample is the mean of one palindrome's two launches. For each all plans are built anew (see `_timed`): no plan
+        is faster than another for where it happened to lie.
+        """
+        built = {name: self._built(plan) for name, plan in plans.items()}
+        self._settle(lambda: self._timed(*next(iter(built.values()))))
+        samples, state = steady(lambda: self._palindromes(built, 2 * rounds), self._gauges.read)
         return {"samples": samples, "device_state": state}
 
-    def _palindromes(self, graphs: dict[str, Executable], order: list[str], rounds: int) -> dict[str, list[float]]:
-        samples: dict[str, list[float]] = {name: [] for name in graphs}
-        self._timer.sample([graphs[name] for name in order])  # warm-up
-        for _ in range(rounds):
-            spans = self._timer.sample([graphs[name] for name in order])
-            check_finite(spans)
-            for name, span in zip(order, spans, strict=True):
-                samples[name].append(span)
+    def _palindromes(self, built: Mapping[str, Built], count: int) -> dict[str, list[float]]:
+        samples: dict[str, list[float]] = {name: [] for name in built}
+        for _ in range(count):
+            with ExitStack() as stack:
+                graphs = {name: stack.enter_context(self._timed(*each)) for name, each in built.items()}
+                order = [*graphs, *reversed(graphs)]
+                launches = [graphs[name] for name in order]
+                self._timer.sample(launches)  # warm-up
+                spans = self._timer.sample(launches)
+                check_finite(spans)
+                for name, there, back in zip(graphs, spans, reversed(spans), strict=False):
+                    samples[name].append((there + back) / 2)
         return samples
 
     def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
@@ -242,7 +250,7 @@ class CudaHost:
             _release()
         return {"us": us}
 
-    def _built(self, text: str) -> tuple[Plan, KernelGraph, Kernels]:
+    def _built(self, text: str) -> Built:
         plan = Plan.from_json(text)
         lowered = lower(plan, self._opened.graph, self._shape, self._device, launches=True)
         kernels = self._kernels(specs_of(lowered))
@@ -251,17 +259,36 @@ class CudaHost:
 
     def _kernels(self, specs: Sequence[KernelSpec]) -> Kernels:
         wanted = list(dict.fromkeys(specs))
-        compiled = build(wanted, self._device.arch)
-        return compiled_for(wanted, compiled)
+        if len(self._compiled) > _KNOWN_KERNELS:
+            self._compiled.clear()
+        if missing := [spec for spec in wanted if spec not in self._compiled]:
+            self._compiled |= compiled_for(missing, build(missing, self._device.arch))
+        return {spec: self._compiled[spec] for spec in wanted}
 
-    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> tuple[Executable, Tensors]:
-        buffers, spaces = self._opened.memory.timing(plan)
-        graph = EXECUTABLES[plan.executor](lowered, kernels, buffers)
-        graph.upload(self._timer.stream.cuda_stream)
-        return graph, spaces
+    @contextmanager
+    def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> Iterator[Executable]:
+        """The timing build of a plan, with workspaces at a place of its own.
 
-    def _sample(self, graph: Executable, count: int) -> list[float]:
-        return self._timer.sample([graph] * count)
+        Where workspaces, nodes and code lie moves a span by one or two percent, the same way every time.
+        """
+        buffers, spaces = self._opened.memory.timing(plan, _SHIFT_BYTES * self._draw.randrange(_SHIFTS))
+        with EXECUTABLES[plan.executor](lowered, kernels, buffers) as graph:
+            graph.upload(self._timer.stream.cuda_stream)
+            yield graph
+        del spaces
+
+    def _settle(self, build: Build) -> None:
+        if not self._timer.settled:
+            with build() as graph:
+                self._timer.settle(graph)
+
+    def _sample_anew(self, build: Build, count: int, phases: Phases) -> list[float]:
+        """`count` spans of a build of its own."""
+        with ExitStack() as stack:
+            with phases("build"):
+                graph = stack.enter_context(build())
+            with phases("measure"):
+                return self._timer.sample([graph] * count)
 
 
 def _release() -> None:

@@ -60,9 +60,12 @@ class Memory:
     def layers(self) -> int:
         return len(self.bound)
 
-    def timing(self, plan: Plan) -> tuple[Buffers, Tensors]:
-        """Addresses for the timing build of `plan`, and the workspaces that must live as long."""
-        spaces = workspaces(plan, self.graph, self.shape, self.place)
+    def timing(self, plan: Plan, shift: int = 0) -> tuple[Buffers, Tensors]:
+        """Addresses for the timing build of `plan`, and the workspaces that must live as long.
+
+        Workspaces begin `shift` bytes (a multiple of 256) behind where they otherwise would.
+        """
+        spaces = workspaces(plan, self.graph, self.shape, self.place, shift)
         shared = {**self.args, **self.results, **spaces}
         return Buffers(tuple(addresses({**shared, **layer}) for layer in self.bound)), spaces
 
@@ -123,12 +126,12 @@ class Copies:
         """Port → tensor that `call` wrote."""
         return {port: self.made[layer][name] for port, name in self.memory.graph.calls[call].outputs}
 
-    def seen(self, layer: int, call: str) -> Tensors:
-        """Port → tensor of all that may differ between runs: what `call` read of other ops, and what it wrote."""
+    def seen(self, call: str) -> tuple[tuple[str, str], ...]:
+        """(port, tensor) of all that may differ between runs: what `call` read of other ops, and what it wrote."""
         recorded = self.memory.graph.calls[call]
         produced = dict(recorded.sources)
-        read = {port: self.made[layer][name] for port, name in recorded.inputs if name in produced}
-        return {**{f"read {port}": tensor for port, tensor in read.items()}, **self.outputs(layer, call)}
+        read = ((f"read {port}", name) for port, name in recorded.inputs if name in produced)
+        return (*read, *recorded.outputs)
 
     def _written(self, made: Tensors) -> list[Span]:
         spans: list[Span] = []

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mktune.errors import CandidateError
 from mktune.measure.stats import Interval, median_interval
 from mktune.trial import Status
 
 Sampler = Callable[[int], Sequence[float]]
-"""Number of launches → that many spans in µs per layer."""
+"""Number of launches → that many spans in µs per layer, in the order of a build's launches from its first on."""
+
+_MANY_LAYERS = 64
+_LEAST_BATCH = 6
 
 
 @dataclass(frozen=True)
 class ScreeningBudget:
     """How much one screening may cost.
 
-    warmup       launches that are thrown away before the first
+    warmup       launches of a batch that are thrown away before the first that counts
     batch        launches between two looks at the interval
     least        launches of a plan that is not dropped, at least
-    launches     at most so many, warm-up not counted
+    launches     at most so many; those that are thrown away are not counted, here and above
     seconds      of wall time, after which no further batch is begun
     resolution   relative width of the interval that is narrow enough where there is no incumbent
     prune        a plan whose whole interval lies this fraction above the incumbent is dropped at once
@@ -32,11 +35,19 @@ class ScreeningBudget:
     warmup: int = 3
     batch: int = 24
     least: int = 96
-    launches: int = 480
+    launches: int = 240
     seconds: float = 1.0
     resolution: float = 0.003
     prune: float = 0.03
     noisy: float = 0.06
+
+
+def of_layers(budget: ScreeningBudget, layers: int) -> ScreeningBudget:
+    """The same for graphs of so many layers: a launch that runs a kernel hundreds of times says more than one of eight."""
+    share = min(1.0, _MANY_LAYERS / layers)
+    batch = max(_LEAST_BATCH, round(budget.batch * share))
+    scale = batch / budget.batch
+    return replace(budget, batch=batch, least=round(budget.least * scale), launches=round(budget.launches * scale))
 
 
 BRIEF = ScreeningBudget(batch=48, least=96, launches=192, seconds=0.5, resolution=0.01)
@@ -68,10 +79,9 @@ def screen(
     Raises CandidateError where a span is not a positive finite number.
     """
     deadline = clock() + budget.seconds
-    sample(budget.warmup)
     samples: list[float] = []
     while True:
-        samples += sample(budget.batch)
+        samples += sample(budget.warmup + budget.batch)[budget.warmup :]
         check_finite(samples)
         interval = median_interval(samples)
         if incumbent_us is not None and interval.low > incumbent_us * (1.0 + budget.prune):

@@ -114,6 +114,10 @@ class Op(ABC):
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         """Implementation → config field → its values on `arch`. Which combinations exist, `violations` says."""
 
+    def starts(self, arch: str, shape: Shape) -> tuple[OpPlan, ...]:
+        """Configs beside the default that a search of this op should know of early at `shape`; some may be invalid."""
+        return ()
+
     def missing(self, impl: str) -> str:
         """Why implementation `impl` cannot be compiled on this machine, in one line; empty where it can."""
         return ""

@@ -116,6 +116,14 @@ class GemmOp(Op):
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("wgmma" if arch == "sm_90a" else "mma_sync", {"block_m": 16, **self.defaults})
 
+    def starts(self, arch: str, shape: Shape) -> tuple[OpPlan, ...]:
+        """Blocks of more rows: the default's would read the weights once for every 16."""
+        known = self.default(arch)
+        plain = {**dict(known.config), "stages": min(8, self.defaults["stages"])}
+        blocks = [block for block in (32, 64, 128) if block < 2 * shape.m]
+        tiles = [{}, {"block_n": 128, "warps": 8}] if self.problem.n > 64 else [{}]
+        return tuple(OpPlan.of(known.impl, {**plain, **tile, "block_m": block}) for block in blocks for tile in tiles)
+
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         problem = self.problem
         fields: dict[str, tuple[ConfigValue, ...]] = {

@@ -14,6 +14,7 @@ from mktune.device import Device
 from mktune.graph.builtin import make_plan
 from mktune.graph.opgraph import Call
 from mktune.ops.base import Op
+from mktune.plan import Plan
 from mktune.search.benches import Benches
 from mktune.search.budget import Budget
 from mktune.search.loop import Begun, Loop, comparable, is_learned_by
@@ -23,11 +24,12 @@ from mktune.search.samplers.local import LocalSampler
 from mktune.shape import Shape
 from mktune.space import Choices, SearchSpace
 from mktune.trial import ALONE, BUILTIN, Trial
+from mktune.validity import check
 
 if TYPE_CHECKING:
     from mktune.store import Study
 
-TRIALS = 16
+TRIALS = 40
 """Trials of each op."""
 SHARE = 0.4
 """Of the seconds that a search may take, what its ops may take together."""
@@ -74,13 +76,23 @@ class OpStage:
     def _search(self, space: SearchSpace, benches: Benches[Begun], loop: Loop, trials: int) -> None:
         calls, arch = tuple(space.graph.calls), self._device.arch
         plain = make_plan(space.workload, calls, space.shape, arch, "serial")
+        given = [(f"{BUILTIN}serial", plain), *((ALONE, plan) for plan in self._starts(space))]
         sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
-        with Proposals(space, sampler, ALONE, [(f"{BUILTIN}serial", plain)], trials, benches.number) as proposals:
+        with Proposals(space, sampler, ALONE, given, trials, benches.number) as proposals:
             loop.remember(benches.policy, proposals)
             loop.run(benches, proposals)
             loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
             self._whole.alone.add(proposals.seconds)
         self._whole.alone.add(loop.timed.seconds)
+
+    def _starts(self, space: SearchSpace) -> Iterator[Plan]:
+        """The op with configs that fit the shape, as far as they are valid and in the space."""
+        arch = self._device.arch
+        for name, call in space.graph.calls.items():
+            for config in call.op.starts(arch, space.shape):
+                plan = make_plan(space.workload, (name,), space.shape, arch, "serial", {name: config})
+                if space.to_choices(plan) is not None and not check(plan, self._device):
+                    yield plan
 
     def _loop(self, call: Call, benches: Benches[Begun]) -> Loop:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""

@@ -4,7 +4,7 @@ import pytest
 
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
-from mktune.executors import cuda_graph, executable, functions
+from mktune.executors import cuda_graph, executable, functions, modules
 from mktune.executors.buffers import Buffers, Poison, Span, merge
 from mktune.executors.cuda_graph import CudaGraph, compiled_for
 from mktune.launch import BufferArg, CompiledKernel, KernelSpec, Launch, ScalarArg
@@ -74,8 +74,9 @@ class FakeDriver:
 @pytest.fixture
 def gpu(monkeypatch):
     fake = FakeDriver()
-    for module in (cuda_graph, executable, functions):
+    for module in (cuda_graph, executable, functions, modules):
         monkeypatch.setattr(module, "call", fake)
+    monkeypatch.setattr(functions, "MODULES", modules.Modules())
     return fake
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mktune.access import KernelFacts
 from mktune.errors import CandidateError, InputError
-from mktune.executors import captured, cuda_graph, driver_calls, executable, functions, streams
+from mktune.executors import captured, cuda_graph, driver_calls, executable, functions, modules, streams
 from mktune.executors.buffers import Buffers, Poison, Span
 from mktune.executors.captured import CapturedStreams
 from mktune.executors.cuda_graph import CudaGraph
@@ -47,6 +47,9 @@ class FakeDriver:
 
     def _gone(self, kind, handle):
         self.alive.remove((kind, int(handle)))
+
+    def cuCtxGetCurrent(self):
+        return 1
 
     def cuModuleLoadData(self, cubin):
         return self._handle("module")
@@ -149,8 +152,9 @@ class FakeDriver:
 @pytest.fixture
 def gpu(monkeypatch):
     fake = FakeDriver()
-    for module in (captured, cuda_graph, executable, functions, streams):
+    for module in (captured, cuda_graph, executable, functions, modules, streams):
         monkeypatch.setattr(module, "call", fake)
+    monkeypatch.setattr(functions, "MODULES", modules.Modules())
     monkeypatch.setattr(streams, "issue", lambda calls: [fake(name, *arguments) for name, arguments in calls])
     return fake
 
@@ -261,7 +265,7 @@ def test_launch_parameters_priorities_and_clusters(gpu):
 
 
 def test_kernels_are_set_up_as_the_graph_executor_does(gpu):
-    made(FORK)
+    made(FORK).close()
     ours = [entry for entry in gpu.log if entry[0] == "set"]
     functions.Functions(dict(FORK.launches), compiled(FORK))
     theirs = [entry for entry in gpu.log if entry[0] == "set"][len(ours) :]

@@ -20,7 +20,11 @@ class FakeCompiler:
         self._arch = arch
 
     def handle(self, request):
-        spec = spec_from_dict(request["spec"])
+        for spec in request["specs"]:
+            self._compile(spec_from_dict(spec), len(request["specs"]))
+        return {}
+
+    def _compile(self, spec, together):
         if spec.name_expression == "dies":
             raise SystemExit(3)
         if spec.name_expression == "wrong":
@@ -31,7 +35,8 @@ class FakeCompiler:
             until(Path(f"{spec.source}.go").exists)
         with open(spec.source, "a") as log:
             log.write(f"{self._arch} {spec.name_expression} {spec.defines} {spec.constants}\n")
-        return {}
+        with open(f"{spec.source}.together", "a") as log:
+            log.write(f"{together}\n")
 
 
 @pytest.fixture
@@ -88,6 +93,44 @@ def test_failures_belong_to_their_kernel(pool, tmp_path):
     with pytest.raises(SetupError, match="no compiler here"):
         pool.wait([KernelSpec(log, "missing")])
     pool.wait([KernelSpec(log, "right")])
+
+
+def held(pool, tmp_path):
+    """Both processes have something to do until `held.go` is there."""
+    for name in ("held", "held too"):
+        slow = KernelSpec(str(tmp_path / "held"), "slow", (("N", name),))
+        pool.submit([slow])
+        until(lambda: slow not in pool._waiting)  # noqa: B023
+
+
+def test_what_waits_is_compiled_together_by_source(pool, tmp_path):
+    held(pool, tmp_path)
+    log, other = str(tmp_path / "log"), str(tmp_path / "other")
+    specs = [KernelSpec(source, f"k<{i}>") for i in range(10) for source in (log, other)]
+    defined = KernelSpec(log, "k<0>", (("MKTUNE_DELAY_NS", "5"),))  # another program
+    pool.submit([*specs, defined])
+    (tmp_path / "held.go").touch()
+    pool.wait([*specs, defined])
+    assert len((tmp_path / "log").read_text().splitlines()) == 11
+    assert len((tmp_path / "other").read_text().splitlines()) == 10
+    assert "8" in (tmp_path / "log.together").read_text().splitlines()
+    assert (tmp_path / "log.together").read_text().splitlines().count("1") >= 1
+
+
+def test_one_that_fails_among_others_is_told_apart(pool, tmp_path):
+    held(pool, tmp_path)
+    log = str(tmp_path / "log")
+    specs = [KernelSpec(log, name) for name in ("a", "b", "wrong", "c", "dies", "d")]
+    pool.submit(specs)
+    (tmp_path / "held.go").touch()
+    for spec in specs:
+        if spec.name_expression in ("wrong", "dies"):
+            with pytest.raises(CandidateError) as caught:
+                pool.wait([spec])
+            assert caught.value.status == (Status.CRASH if spec.name_expression == "dies" else Status.COMPILE_ERROR)
+        else:
+            pool.wait([spec])
+    assert {line.split()[1] for line in (tmp_path / "log").read_text().splitlines()} == {"a", "b", "c", "d"}
 
 
 def test_the_real_compiler_fills_the_cache(monkeypatch):

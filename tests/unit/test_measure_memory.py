@@ -69,6 +69,17 @@ def test_layers_have_their_own_weights_and_caches_and_share_arguments(held):
     assert buffers.address(0, "W_a") != buffers.address(1, "W_a")
 
 
+def test_workspaces_may_lie_elsewhere_and_are_as_large_and_counters_as_empty(held):
+    chosen = plan(finalizer="last_arriver")
+    _, here = held.timing(chosen)
+    buffers, there = held.timing(chosen, shift=1024)
+    for name, space in there.items():
+        assert space.storage_offset() == 1024
+        assert buffers.address(0, name) == buffers.address(1, name) == space.data_ptr()
+        assert space.shape == here[name].shape
+    assert not any(there[name].any() for name in there if "counters" in name)
+
+
 def test_pools_that_would_not_fit_are_shared(monkeypatch):
     assert not shares_kv(GRAPH, Shape.from_m(16, 8192), 16)
     assert shares_kv(GRAPH, Shape.from_m(256, 131072), 16)

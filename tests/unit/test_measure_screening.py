@@ -6,7 +6,7 @@ import random
 import pytest
 
 from mktune.errors import CandidateError
-from mktune.measure.screening import ScreeningBudget, check_finite, check_span, screen
+from mktune.measure.screening import ScreeningBudget, check_finite, check_span, of_layers, screen
 from mktune.trial import Status
 
 
@@ -105,3 +105,20 @@ def test_a_span_above_the_cards_peak_means_that_the_work_was_not_done():
     with pytest.raises(CandidateError, match=r"8\.05 TB/s") as caught:
         check_span(2.0, 16_100_000, 4.8e12)
     assert caught.value.status == Status.WRONG_RESULT
+
+
+def test_every_batch_is_of_launches_from_a_builds_first_on_and_begins_with_warm_ups():
+    def cold(count):
+        return [30.0, 20.0, *[9.0] * (count - 2)]
+
+    found = screen(cold, 12.0, ScreeningBudget(warmup=2, batch=10, least=30))
+    assert found.samples == (9.0,) * 30
+
+
+def test_graphs_of_many_layers_are_launched_less_often():
+    budget = ScreeningBudget()
+    assert of_layers(budget, 8) == of_layers(budget, 64) == budget
+    few = of_layers(budget, 640)
+    assert few.batch * 640 >= 24 * 64
+    assert (few.least / few.batch, few.launches / few.batch) == (4, 10)
+    assert (few.warmup, few.seconds, few.prune) == (budget.warmup, budget.seconds, budget.prune)

@@ -89,6 +89,18 @@ def test_the_search_starts_from_the_built_in_structures_with_the_best_configs(st
     assert result.best.plan.op == best
 
 
+def test_where_rows_are_many_configs_of_larger_blocks_come_first(store: Store) -> None:
+    many = FakeBackend(by_config)
+    staged(store, many, "many", shape=Shape.from_m(64, 8192))
+    for op, bench in parts_of(many).items():
+        tiles = [dict(plan.op[op].config).get("block_m") for plan in bench.measured[:5]]
+        if op in ("B0", "D0", "D2"):
+            assert tiles == [16, 32, 32, 64, 64], op
+    few = FakeBackend(by_config)
+    staged(store, few, "few", shape=SHAPE)
+    assert WORKLOAD.graph.calls["D0"].op.starts("sm_90a", SHAPE) == ()
+
+
 def test_ops_take_only_their_share_of_the_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: now[0]))
