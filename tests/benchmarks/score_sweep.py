@@ -6,7 +6,8 @@ One CUDA graph of as many chained layers as read four times the L2, each with it
 every config is verified before it is timed. In the same run: DeepGEMM's paged logits (the faster of its two PDL
 settings, in a graph of as many layers with their own pages), and the time in which this GPU reads the pages and
 writes the logits. --quick keeps to the splits that give every SM work once or twice; --config, which may be repeated,
-to configs with those values: "kv_split=1024,q_block=4|8,ahead=none|page". Needs an sm_90 GPU, torch and deep_gemm.
+to configs with those values, some in one cell only: "m=16,kv=65536,q_block=4|8,ahead=none|page". Needs an sm_90 GPU,
+torch and deep_gemm.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def plans(shape: Shape, device: Device, quick: bool, kept: Sequence[Values] = ()
     found = [default]
     for values in itertools.product(*fields.values()):
         config = dict(zip(fields, values, strict=True))
-        if not kept or any(all(str(config[name]) in wanted[name] for name in wanted) for wanted in kept):
+        said = {name: str(value) for name, value in {**config, "m": shape.m, "kv": shape.kv}.items()}
+        if not kept or any(all(said[name] in wanted[name] for name in wanted) for wanted in kept):
             found.append(OpPlan.of(impl, {n: v for n, v in config.items() if E1.implied.get(n) != v}))
     for op in dict.fromkeys(found):
         plan = make_plan(WORKLOAD, ("E1",), shape, device.arch, "serial", {"E1": op})
