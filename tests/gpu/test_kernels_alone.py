@@ -97,7 +97,11 @@ def _violations(variant: Variant):
 
 def _scores() -> list[Variant]:
     """Every query block with every split and what it may multiply ahead; stages and placements take turns."""
-    turns = zip(itertools.cycle((2, 3, 4, 5, 6, 8, 12)), itertools.cycle(GDC), itertools.cycle(TRIGGERS))
+    turns = zip(
+        itertools.cycle((2, 3, 4, 5, 6, 8, 12)),
+        itertools.cycle((*GDC, "prefetch", "entry")),  # five: no wait always meets the same of three values
+        itertools.cycle(TRIGGERS),
+    )
     found = []
     for q_block, kv_split, ahead in itertools.product(
         (1, 2, 4, 8), (64, 128, 256, 512, 1024, 2048), ("", "half", "page")

@@ -180,7 +180,17 @@ def test_a_cluster_has_at_least_two_ctas_and_at_most_sixteen():
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("title", NEW)
 def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch, tmp_path):
-    op, plan = OPS[title], OPS[title].default(arch)
+    compiled_without_spills_and_true_to_facts(title, OPS[title].default(arch), arch, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", ["half", "page"])
+def test_scores_that_multiply_ahead_do_what_their_facts_say(ahead, tmp_path):
+    plan = OpPlan.of("mktune", {"kv_split": 1024, "q_block": 8, "stages": 4, "ahead": ahead})
+    compiled_without_spills_and_true_to_facts("paged_indexer_score", plan, "sm_90a", tmp_path)
+
+
+def compiled_without_spills_and_true_to_facts(title, plan, arch, tmp_path):
+    op = OPS[title]
     placements = [("entry", "start"), ("prologue", "after_wait"), ("prefetch", "before_epilogue"), ("prologue", "exit")]
     found = {
         placement: launched(title, plan, arch=arch, gdc=placement[0], trigger=placement[1]) for placement in placements
