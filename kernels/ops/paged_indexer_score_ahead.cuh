@@ -34,6 +34,7 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
     if constexpr (kShifts) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kScoreRegisters));
   }
   static MKTUNE_DEVICE void give_registers() {
+    if constexpr (kShifts) __syncwarp();  // one of its lanes may have loaded queries
     if constexpr (kShifts) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoaderRegisters));
   }
 
