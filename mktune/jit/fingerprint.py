@@ -15,6 +15,7 @@ from mktune.launch import KernelSpec
 from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.gemm_schedules import SOURCES, has_schedule
 from mktune.ops.launch import fused_source
+from mktune.ops.paged_indexer_score import AHEAD_SOURCE, scores_ahead
 from mktune.plan import Plan
 
 
@@ -24,12 +25,14 @@ def kernels_fingerprint(
     fused: Sequence[str] = (),
     scheduled: bool = False,
     provided: Sequence[str] = (),
+    ahead: bool = False,
 ) -> str:
     """The value for `Fingerprint.kernels` of plans of `ops` (None: all): a hash over their sources and includes.
 
-    Behind it, each after a "+", that of every kernel in `fused`, if `scheduled` that of GEMMs with a schedule, and one
-    of all that DeepGEMM's templates need for the ops that they compute, `provided`: so that the build of the ops stands
-    by itself. Another op's kernel may change, or be added, and stored plans of these ops stay valid.
+    Behind it, each after a "+", that of every kernel in `fused`, if `scheduled` that of GEMMs with a schedule, one of
+    all that DeepGEMM's templates need for the ops that they compute, `provided`, and if `ahead` that of scores that
+    multiply ahead: so that the build of the ops stands by itself. Another op's kernel may change, or be added, and
+    stored plans of these ops stay valid.
     Raises InputError for an unknown workload, op or fused kernel, SetupError where an op has no kernel source or the
     package with the templates is missing.
     """
@@ -51,6 +54,8 @@ def kernels_fingerprint(
         sources.update(op.provided.sources)
     if sources:
         found.append(source_fingerprint([KernelSpec(source, "") for source in sorted(sources)]))
+    if ahead:
+        found.append(source_fingerprint([KernelSpec(AHEAD_SOURCE, "")]))
     return "+".join(found)
 
 
@@ -62,16 +67,18 @@ class Sources(NamedTuple):
     fused: tuple[str, ...]
     scheduled: bool
     provided: tuple[str, ...]
+    ahead: bool
 
     @classmethod
     def of(cls, plan: Plan) -> Sources:
         provided = tuple(name for name, op in plan.ops if op.impl == deep_gemm.IMPL)
-        return cls(plan.workload, plan.op_names, fused_among(plan.kernel), has_schedule(plan.op.values()), provided)
+        fused, scheduled = fused_among(plan.kernel), has_schedule(plan.op.values())
+        return cls(plan.workload, plan.op_names, fused, scheduled, provided, scores_ahead(plan.op.values()))
 
     @property
     def own(self) -> bool:
         """Whether some are not those of the ops' plain kernels."""
-        return bool(self.fused or self.scheduled or self.provided)
+        return bool(self.fused or self.scheduled or self.provided or self.ahead)
 
     @property
     def packages(self) -> tuple[tuple[str, str], ...]:

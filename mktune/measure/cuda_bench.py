@@ -243,8 +243,9 @@ class CudaBench(Bench):
     def build(self) -> str:
         ops = self.problem.ops
         fused = tuple(self._workload.fused_kernels(ops, self._device.arch))
-        scheduled = any("schedule" in call.op.implied for call in self._workload.subgraph(ops).calls.values())
-        return kernels_fingerprint(self.problem.workload, ops, fused, scheduled)
+        implied = {field for call in self._workload.subgraph(ops).calls.values() for field in call.op.implied}
+        scheduled, ahead = "schedule" in implied, "ahead" in implied
+        return kernels_fingerprint(self.problem.workload, ops, fused, scheduled, ahead=ahead)
 
     def _built_as(self, plan: Plan) -> Fingerprint:
         """The fingerprint of a plan."""

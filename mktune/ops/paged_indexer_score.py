@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 LOADER_THREADS = 64
 """A warp that loads pages and one that loads queries."""
 
+GIVING_THREADS = 128
+"""The same, as a whole warpgroup that gives two others registers: where those work a page ahead."""
+
 WARPGROUP_TOKENS = 4
 """Tokens of a CTA whose scores one warpgroup makes."""
 
@@ -42,23 +45,39 @@ QUERY_BYTES = INDEX_HEADS * INDEX_DIM + 4 * INDEX_HEADS
 SCALE_BYTES = 4 * PAGE
 """Shared memory of one page's scales. There is room for one page more than there are stages."""
 
+AT_ONCE = "none"
+"""Of `ahead`: every product of a page is waited for, then added up."""
+
+AHEAD_SOURCE = "standalone/paged_indexer_score_ahead.cu"
+"""Under kernels/, of every other value. A source of its own: stored plans without it stay valid when it changes."""
+
 PAGES = ("index_k_cache", "block_table", "context_lens")
 
 
 class OwnScores(Op):
     """Our kernel: a CTA scores `q_block` tokens of a request against `kv_split` cached ones, `stages` pages in flight.
 
+    ahead: what the tensor cores multiply while a warpgroup adds up products. "none", "half" (the other two of its four
+    tokens) or "page" (the next one, whose products need as many registers again).
+
     gdc = prefetch loads pages before the wait. Pages are not constants: the closure rule allows it only where the
     kernel that writes them stands behind a full edge.
     """
+
+    @property
+    def implied(self) -> Mapping[str, ConfigValue]:
+        return {"ahead": AT_ONCE}
 
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("mktune", {"kv_split": 256, "q_block": 4, "stages": 3})
 
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
-        return {
-            "mktune": {"kv_split": (64, 128, 256, 512, 1024), "q_block": (1, 2, 4, 8), "stages": (2, 3, 4, 5, 6)},
+        fields: dict[str, tuple[ConfigValue, ...]] = {
+            "kv_split": (64, 128, 256, 512, 1024, 2048),
+            "q_block": (1, 2, 4, 8),
+            "stages": (2, 3, 4, 5, 6, 8, 12),
         }
+        return {"mktune": {**fields, "ahead": ("half", "page")} if arch == "sm_90a" else fields}
 
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
@@ -70,21 +89,26 @@ class OwnScores(Op):
         return _facts(kernels[0].gdc, kernels[0].trigger)
 
     def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
-        found = field_violations(self, plan, device.arch)
+        found = field_violations(self, plan, device.arch, optional=frozenset(self.implied))
         if found:
             return found
-        config = _numbers(plan)
+        config = config_numbers(plan)
         found = smem_violations(_smem_bytes(config), device)
         pages = config["kv_split"] // PAGE
         if config["stages"] > max(2, pages):
             found.append(Violation("stages", "", f"{config['stages']} stages, but a CTA has only {pages} pages"))
+        if ahead(plan) == "half" and config["q_block"] < WARPGROUP_TOKENS:
+            message = f"half of {WARPGROUP_TOKENS} tokens ahead, a CTA has {config['q_block']}"
+            found.append(Violation("ahead", "", message))
+        if ahead(plan) == "page" and pages == 1:
+            found.append(Violation("ahead", "", "a page ahead, but a CTA has only one"))
         return found
 
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         return ()
 
     def work(self, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
-        config = _numbers(plan)
+        config = config_numbers(plan)
         blocks = shape.requests * -(-shape.tokens_per_request // config["q_block"])
         ctas = blocks * -(-shape.kv // config["kv_split"])
         warm = sum(self.ports[port].nbytes(shape) for port in ("qi", "w", "logits", "block_table", "context_lens"))
@@ -148,11 +172,23 @@ class PagedIndexerScore(WithDeepGemm, OwnScores):
 
 def threads(plan: OpPlan) -> int:
     """Threads of a CTA."""
-    return 128 * -(-_numbers(plan)["q_block"] // WARPGROUP_TOKENS) + LOADER_THREADS
+    warpgroups = -(-config_numbers(plan)["q_block"] // WARPGROUP_TOKENS)
+    return 128 * warpgroups + (GIVING_THREADS if warpgroups > 1 and ahead(plan) == "page" else LOADER_THREADS)
 
 
-def _numbers(plan: OpPlan) -> dict[str, int]:
-    return {name: int(value) for name, value in plan.config}
+def config_numbers(plan: OpPlan) -> dict[str, int]:
+    """The fields that are numbers."""
+    return {name: value for name, value in plan.config if isinstance(value, int)}
+
+
+def ahead(plan: OpPlan) -> str:
+    """What is multiplied while products are added up."""
+    return str(dict(plan.config).get("ahead", AT_ONCE))
+
+
+def scores_ahead(ops: Iterable[OpPlan]) -> bool:
+    """Whether some of these are compiled from AHEAD_SOURCE."""
+    return any(ahead(op) != AT_ONCE for op in ops)
 
 
 def _smem_bytes(config: dict[str, int]) -> int:

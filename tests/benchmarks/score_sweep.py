@@ -1,12 +1,13 @@
 """E1 over its configs, µs per layer with cold pages, beside DeepGEMM's kernel and what memory allows.
 
-    python -m tests.benchmarks.score_sweep [MxKV ...] [--quick] [--top N]
+    python -m tests.benchmarks.score_sweep [MxKV ...] [--quick] [--config FIELD=VALUE|VALUE,... ...] [--top N]
 
 One CUDA graph of as many chained layers as read four times the L2, each with its own pages, full edges between them;
 every config is verified before it is timed. In the same run: DeepGEMM's paged logits (the faster of its two PDL
 settings, in a graph of as many layers with their own pages), and the time in which this GPU reads the pages and
-writes the logits. --quick keeps to the splits that give every SM work once or twice. Needs an sm_90 GPU, torch and
-deep_gemm.
+writes the logits. --quick keeps to the splits that give every SM work once or twice; --config, which may be repeated,
+to configs with those values, some in one cell only: "m=16,kv=65536,q_block=4|8,ahead=none|page". Needs an sm_90 GPU,
+torch and deep_gemm.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mktune.backends.base import Problem
 from mktune.backends.cuda import CudaBackend
@@ -30,18 +31,29 @@ WORKLOAD = workload("glm52_attention_prefix")
 E1 = WORKLOAD.graph.calls["E1"].op
 
 
-def plans(shape: Shape, device: Device, quick: bool) -> Iterator[Plan]:
+Values = dict[str, tuple[str, ...]]
+"""Field → the values that configs are kept with."""
+
+
+def plans(shape: Shape, device: Device, quick: bool, kept: Sequence[Values] = ()) -> Iterator[Plan]:
     """The default first, then every config that exists at this shape."""
     default = E1.default(device.arch)
     (impl, fields), *_ = E1.choices(device.arch).items()
-    found = [
-        default,
-        *(OpPlan.of(impl, dict(zip(fields, v, strict=True))) for v in itertools.product(*fields.values())),
-    ]
+    fields = {name: (E1.implied[name], *v) if name in E1.implied else v for name, v in fields.items()}
+    found = [default]
+    for values in itertools.product(*fields.values()):
+        config = dict(zip(fields, values, strict=True))
+        said = {name: str(value) for name, value in {**config, "m": shape.m, "kv": shape.kv}.items()}
+        if not kept or any(all(said[name] in wanted[name] for name in wanted) for wanted in kept):
+            found.append(OpPlan.of(impl, {n: v for n, v in config.items() if E1.implied.get(n) != v}))
     for op in dict.fromkeys(found):
         plan = make_plan(WORKLOAD, ("E1",), shape, device.arch, "serial", {"E1": op})
         if not check(plan, device) and (op == default or not quick or _worth_a_look(op, shape, device)):
             yield plan
+
+
+def _values(text: str) -> Values:
+    return {name: tuple(values.split("|")) for name, values in (part.split("=") for part in text.split(","))}
 
 
 def _worth_a_look(op: OpPlan, shape: Shape, device: Device) -> bool:
@@ -50,11 +62,11 @@ def _worth_a_look(op: OpPlan, shape: Shape, device: Device) -> bool:
     return full and (device.sms * 0.4 <= ctas <= device.sms * 4)
 
 
-def measured(backend: CudaBackend, shape: Shape, quick: bool) -> list[tuple[float, str]]:
+def measured(backend: CudaBackend, shape: Shape, quick: bool, kept: Sequence[Values] = ()) -> list[tuple[float, str]]:
     """(µs, config) of every plan, the fastest first; what failed comes last, with why."""
     rows = []
     with backend.open(Problem(WORKLOAD.name, ("E1",), shape)) as bench:
-        chosen = list(plans(shape, backend.device, quick))
+        chosen = list(plans(shape, backend.device, quick, kept))
         bench.prepare(chosen)
         best = None
         for plan in chosen:
@@ -111,6 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", default=["16x8192", "16x65536"])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--config", action="append", type=_values, default=[], help="fields and their values")
     parser.add_argument("--top", type=int, default=12, help="configs to print of each cell")
     given = parser.parse_args()
     backend = CudaBackend()
@@ -118,7 +131,7 @@ def main() -> None:
     for cell in given.cells:
         m, kv = map(int, cell.split("x"))
         shape = Shape.from_m(m, kv)
-        rows = measured(backend, shape, given.quick)
+        rows = measured(backend, shape, given.quick, given.config)
         for at, (span, title) in enumerate(rows):
             if at < given.top or span == float("inf") or "default" in title:
                 print(f"{span:8.2f}  {title}")

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.gpu
 ROWS = (1, 2, 7, 8, 16, 17, 32, 64, 100, 128, 256)
 CAPACITIES = (64, 100, 4096, 8192, 65536)
 PLAIN_CAPACITY = 1000  # not a whole number of pages
-TURNING = ("stages", "warps", "finalizer_threads")
+TURNING = ("stages", "warps", "finalizer_threads", "ahead")
 GEMMS = ("B0", "C0", "B1", "D0", "D1", "D2")
 POSITIONED = ("B0", "B1", "D1", "D2")
 
@@ -50,7 +50,11 @@ def classes(call: str) -> Iterator[Case]:
     for impl, fields in op.choices("sm_90a").items():
         if impl == "deep_gemm":  # its templates have a test of their own
             continue
-        fields = {name: values for name, values in fields.items() if name not in op.implied}
+        fields = {
+            name: (op.implied[name], *values) if name in op.implied else values
+            for name, values in fields.items()
+            if name not in op.implied or name in TURNING
+        }
         selecting = {name: [(value,) for value in values] for name, values in fields.items() if name not in TURNING}
         if "split_k" in fields:
             selecting["split_k"] = [(1,), tuple(value for value in fields["split_k"] if value != 1)]
@@ -70,7 +74,8 @@ def _turned(values: Sequence, by: int) -> tuple:
 def _first_legal(call: str, impl: str, fields: dict[str, tuple]) -> OpPlan | None:
     op, shape = op_of(call), Shape(2, 8, PLAIN_CAPACITY)
     for values in itertools.product(*fields.values()):
-        plan = OpPlan.of(impl, dict(zip(fields, values, strict=True)))
+        chosen = dict(zip(fields, values, strict=True))
+        plan = OpPlan.of(impl, {name: value for name, value in chosen.items() if op.implied.get(name) != value})
         if not op.violations(plan, (KernelPlan(),) * len(op.kernels(plan)), shape, H200):
             return plan
     return None

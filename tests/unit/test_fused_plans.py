@@ -368,7 +368,7 @@ def test_a_study_from_before_goes_on_and_one_of_other_shared_kernels_does_not(tm
 def test_the_build_of_a_study_has_all_that_its_ops_may_share(no_gpu: None) -> None:
     bench = SimpleNamespace(problem=Problem(WORKLOAD.name, WORKLOAD.ops, SHAPE), _workload=WORKLOAD, _device=H200)
     build = CudaBench.build.fget(bench)  # type: ignore[attr-defined]
-    assert build == kernels_fingerprint(WORKLOAD.name, None, BOTH, scheduled=True)
+    assert build == kernels_fingerprint(WORKLOAD.name, None, BOTH, scheduled=True, ahead=True)
     part = SimpleNamespace(problem=Problem(WORKLOAD.name, ("A0", "B0"), SHAPE), _workload=WORKLOAD, _device=H200)
     build = CudaBench.build.fget(part)  # type: ignore[attr-defined]
     assert build == kernels_fingerprint(WORKLOAD.name, ("A0", "B0"), scheduled=True)

@@ -11,9 +11,12 @@ from mktune.backends.models import gpu_of
 from mktune.device import ARCHITECTURES
 from mktune.errors import InputError
 from mktune.executors.arguments import check_tensor_map
+from mktune.graph.builtin import make_plan
+from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.disassembly import disassemble
+from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.jit.source import Source, load
 from mktune.launch import BufferArg, ScalarArg, TensorMapArg
 from mktune.measure.gate import disagreement, misplaced, undeclared
@@ -177,7 +180,17 @@ def test_a_cluster_has_at_least_two_ctas_and_at_most_sixteen():
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("title", NEW)
 def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch, tmp_path):
-    op, plan = OPS[title], OPS[title].default(arch)
+    compiled_without_spills_and_true_to_facts(title, OPS[title].default(arch), arch, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", ["half", "page"])
+def test_scores_that_multiply_ahead_do_what_their_facts_say(ahead, tmp_path):
+    plan = OpPlan.of("mktune", {"kv_split": 1024, "q_block": 8, "stages": 4, "ahead": ahead})
+    compiled_without_spills_and_true_to_facts("paged_indexer_score", plan, "sm_90a", tmp_path)
+
+
+def compiled_without_spills_and_true_to_facts(title, plan, arch, tmp_path):
+    op = OPS[title]
     placements = [("entry", "start"), ("prologue", "after_wait"), ("prefetch", "before_epilogue"), ("prologue", "exit")]
     found = {
         placement: launched(title, plan, arch=arch, gdc=placement[0], trigger=placement[1]) for placement in placements
@@ -208,7 +221,8 @@ def tiles(title, arch):
         plans = [dict(op.default(arch).config)]
         for field, values in fields.items():
             if field not in free:
-                plans = [{**plan, field: value} for plan in plans for value in values]
+                chosen = [{field: value} for value in values] + [{}] * (field in op.implied)
+                plans = [{**plan, **some} for plan in plans for some in chosen]
         for config in plans:
             plan = OpPlan.of(impl, {**config, "stages": 2})
             if not op.violations(plan, placed(op, plan), SHAPES[1], device):
@@ -231,7 +245,7 @@ def test_knobs_and_placements_change_the_instructions(title, tmp_path):
     default = op.default("sm_90a")
     config = dict(default.config)
     fields = {"stages": (2, 3), "warps": (4, 8), "block_m": (8, 64), "block_n": (64, 128), "split_k": (1, 4)}
-    fields |= {"q_block": (1, 2, 4, 8)}
+    fields |= {"q_block": (1, 2, 4, 8), "ahead": ("half", "page")}
     chosen = {(field, value) for field, values in fields.items() if field in config for value in values}
     plans = {OpPlan.of(default.impl, {**config, field: value}) for field, value in chosen}
     plans = {plan for plan in plans | {default} if not op.violations(plan, placed(op, plan), SHAPES[1], H200)}
@@ -251,7 +265,7 @@ def test_shared_memory_is_what_the_kernels_lay_out():
         kind = f"Bf16Gemm<Mma::kWgmma, Major::kK, {block_m}, {block_n}, {stages}, {warps}>"
         bytes_ = dynamic_smem("head_gate", OpPlan.of("wgmma", values), "")
         lines.append(f'static_assert({kind}::kBytes == {bytes_}, "shared memory");')
-    for q_block, stages in itertools.product((1, 2, 4, 8), (2, 3, 6)):
+    for q_block, stages in itertools.product((1, 2, 4, 8), (2, 3, 12)):
         plan = OpPlan.of("mktune", {"kv_split": 1024, "q_block": q_block, "stages": stages})
         bytes_ = dynamic_smem("paged_indexer_score", plan, "")
         kind = f"PagedIndexerScore<Mma::kWgmma, {q_block}, {stages}>"
@@ -260,6 +274,35 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     files = {**dict(load("ops/bf16_gemm.cuh").files), **dict(load("ops/paged_indexer_score.cuh").files)}
     source = Source("sizes.cu", (("sizes.cu", "\n".join(lines)), *files.items()))
     nvrtc.compile_program(source, ["nothing<0>"], "sm_90a", ())
+
+
+def test_scores_that_multiply_ahead_have_sources_of_their_own():
+    """What was stored without them stays valid when they change."""
+    work = workload("glm52_attention_prefix")
+    config = {"kv_split": 1024, "q_block": 8, "stages": 4}
+    for more in ({}, {"ahead": "half"}, {"ahead": "page"}):
+        op = OpPlan.of("mktune", config | more)
+        plan = make_plan(work, ("E1",), SHAPES[1], "sm_90a", "serial", {"E1": op})
+        own, _, rest = kernels_fingerprint(*Sources.of(plan)).partition("+")
+        assert own == kernels_fingerprint(work.name, ("E1",)) != rest
+        assert bool(rest) == Sources.of(plan).own == bool(more)
+
+
+@pytest.mark.parametrize("ahead", ["", "half", "page"])
+def test_products_of_scores_are_waited_for_by_the_page(ahead, tmp_path):
+    """ptxas may have the tensor cores wait for every single one of the four of a page, and then nothing runs ahead."""
+    specs = {}
+    for q_block, stages in itertools.product((1, 2, 4, 8), (3, 4)):
+        config = {"kv_split": 1024, "q_block": q_block, "stages": stages} | ({"ahead": ahead} if ahead else {})
+        plan = OpPlan.of("mktune", config)
+        if not OPS["paged_indexer_score"].violations(plan, (KernelPlan(),), SHAPES[1], H200):
+            specs[q_block, stages] = launched("paged_indexer_score", plan)[0].kernel
+    assert len(specs) == (4 if ahead == "half" else 8)
+    for kernel in build(list(specs.values()), "sm_90a", cache_dir=tmp_path, facts=False):
+        assert kernel.spill_bytes == kernel.stack_bytes == 0
+        products = [i for i in disassemble(kernel.cubin)[kernel.symbol] if i.name == "QGMMA"]
+        awaited = [i for i in products if any("gsb0" in operand for operand in i.operands)]
+        assert len(products) == 4 * len(awaited) > 0, kernel.spec.name_expression
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

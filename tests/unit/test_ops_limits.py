@@ -49,6 +49,9 @@ def test_defaults_are_fine(title):
         ("qkv_a", {"block_m": "16"}, "config"),
         ("add_rmsnorm_quant", {"threads": 256}, "config"),
         ("paged_indexer_score", {"kv_split": 64, "stages": 3}, "stages"),
+        ("paged_indexer_score", {"kv_split": 64, "stages": 2, "ahead": "page"}, "ahead"),
+        ("paged_indexer_score", {"q_block": 2, "ahead": "half"}, "ahead"),
+        ("paged_indexer_score", {"ahead": "none"}, "config"),
     ],
 )
 def test_what_does_not_exist_or_fit(title, config, rule):

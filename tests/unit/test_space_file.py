@@ -138,7 +138,7 @@ def test_hostile_yaml_costs_no_time_no_memory_and_runs_nothing(tmp_path: Path) -
 
 
 def test_a_field_in_no_group_or_in_two_is_refused(tmp_path: Path) -> None:
-    ring = "stages: [2, 3, 4, 5, 6]  # pages of 64 tokens"
+    ring = "stages: [2, 3, 4, 5, 6, 8, 12]  # pages of 64 tokens"
     text, _ = changed(ring, "stages: [2]\n      kv_split: [64, 128, 256, 512, 1024]")
     assert "E1: kv_split stands in an earlier group already" in refused(tmp_path, text)
     text, _ = changed("      finalizer_threads: [128, 256, 512]\n    rules:\n", "    rules:\n")

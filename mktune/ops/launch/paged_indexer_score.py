@@ -1,4 +1,5 @@
-"""Launch of E1 (kernels/standalone/paged_indexer_score.cu): one CTA per query block and split of a request's pages.
+"""Launch of E1 (kernels/standalone/paged_indexer_score.cu, or …_ahead.cu): one CTA per query block and split of a
+request's pages.
 
 With impl deep_gemm its kernel, behind one of ours that schedules it (kernels/standalone/paged_score_schedule.cu).
 """
@@ -14,20 +15,30 @@ from mktune.ops.dimensions import INDEX_DIM, INDEX_HEADS, INDEX_PAGE_BYTES
 from mktune.ops.launch.bf16 import MMA
 from mktune.ops.launch.deep_gemm import paged_scores
 from mktune.ops.launch.description import instance, placement
-from mktune.ops.paged_indexer_score import QUERY_BYTES, SCALE_BYTES, PagedIndexerScore, threads
+from mktune.ops.paged_indexer_score import (
+    AHEAD_SOURCE,
+    AT_ONCE,
+    QUERY_BYTES,
+    SCALE_BYTES,
+    PagedIndexerScore,
+    ahead,
+    config_numbers,
+    threads,
+)
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 _PAGE_ROWS = INDEX_PAGE_BYTES // INDEX_DIM  # 64 keys, then their scales in two rows as long as a key
 _POOL_ROWS = (2**31 - 1) // _PAGE_ROWS * _PAGE_ROWS  # what a signed row number reaches
 _BARRIER_BYTES = 8
+_AHEAD = {"half": "mktune::Ahead::kHalf", "page": "mktune::Ahead::kPage"}
 
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
     """The one kernel of E1, or two. `plan` and `kernels` passed the op's own check."""
     if plan.impl == IMPL:
         return _schedule(plan, kernels[0], shape), paged_scores(plan, kernels[1], shape)
-    config, (kernel,) = _numbers(plan), kernels
+    config, (kernel,) = config_numbers(plan), kernels
     # Asking for pages before the wait is what gdc = prefetch means; the closure rule has judged whether it may.
     early = kernel.gdc == "prefetch"
     # NOTE: the maps over the pool are as long as any pool. An engine's has more pages than a step can name, the block
@@ -46,9 +57,13 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
         ScalarArg(config["kv_split"] // PAGE),
         ScalarArg(PagedIndexerScore.ports["logits"].size(shape)[1]),
     )
-    mma = MMA["wgmma" if device.arch == "sm_90a" else "mma_sync"]
-    parameters = (mma, config["q_block"], config["stages"], *placement(kernel, prefetches=True))
-    spec = instance("standalone/paged_indexer_score.cu", "paged_indexer_score", parameters, args)
+    tile = config["q_block"], config["stages"]
+    placed = placement(kernel, prefetches=True)
+    if (what := ahead(plan)) != AT_ONCE:
+        spec = instance(AHEAD_SOURCE, "paged_indexer_score_ahead", (*tile, _AHEAD[what], *placed), args)
+    else:
+        mma = MMA["wgmma" if device.arch == "sm_90a" else "mma_sync"]
+        spec = instance("standalone/paged_indexer_score.cu", "paged_indexer_score", (mma, *tile, *placed), args)
     blocks = -(-shape.tokens_per_request // config["q_block"])
     grid = (blocks, -(-shape.kv // config["kv_split"]), shape.requests)
     return (Launch(spec, grid, threads(plan), dynamic_smem(plan, ""), args),)
@@ -58,7 +73,7 @@ def dynamic_smem(plan: OpPlan, suffix: str) -> int:
     """Bytes of dynamic shared memory of a CTA: `PagedIndexerScore::kBytes`."""
     if plan.impl == IMPL:
         return 0 if suffix else smem_bytes(plan)
-    config = _numbers(plan)
+    config = config_numbers(plan)
     barriers = _BARRIER_BYTES * (2 * config["stages"] + 2)
     return config["stages"] * INDEX_PAGE_BYTES + SCALE_BYTES + config["q_block"] * QUERY_BYTES + barriers
 
@@ -84,7 +99,3 @@ def _rows(buffer: str, rows: int, box_rows: int, swizzle: int, constant: bool) -
     """`buffer` as rows of 128 bytes, by boxes of `box_rows`."""
     dims, box = (INDEX_DIM, rows), (INDEX_DIM, box_rows)
     return TensorMapArg(buffer, "u8", dims, (INDEX_DIM,), box, swizzle=swizzle, l2=256, constant=constant)
-
-
-def _numbers(plan: OpPlan) -> dict[str, int]:
-    return {name: int(value) for name, value in plan.config}
