@@ -43,11 +43,11 @@ class ScreeningBudget:
 
 
 def of_layers(budget: ScreeningBudget, layers: int) -> ScreeningBudget:
-    """The same for graphs of so many layers: a launch that runs a kernel hundreds of times says more than one of eight."""
-    share = min(1.0, _MANY_LAYERS / layers)
-    batch = max(_LEAST_BATCH, round(budget.batch * share))
-    scale = batch / budget.batch
-    return replace(budget, batch=batch, least=round(budget.least * scale), launches=round(budget.launches * scale))
+    """The same for graphs of so many layers: one launch of hundreds says more than one of eight, and is built longer."""
+    if layers <= _MANY_LAYERS:
+        return budget
+    batch = max(_LEAST_BATCH, round(budget.batch * _MANY_LAYERS / layers))
+    return replace(budget, batch=batch, least=2 * batch, launches=4 * batch)
 
 
 BRIEF = ScreeningBudget(batch=48, least=96, launches=192, seconds=0.5, resolution=0.01)

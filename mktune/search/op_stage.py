@@ -29,7 +29,7 @@ from mktune.validity import check
 if TYPE_CHECKING:
     from mktune.store import Study
 
-TRIALS = 40
+TRIALS = 24
 """Trials of each op."""
 SHARE = 0.4
 """Of the seconds that a search may take, what its ops may take together."""
