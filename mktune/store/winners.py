@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, u
 from mktune.errors import InputError, UnknownPlanError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
-from mktune.records import winner_from_dict, winner_key, winner_to_dict
+from mktune.records import winner_from_dict, winner_key, winner_ranges, winner_to_dict
 from mktune.shape import Shape
 from mktune.store.columns import whole_rows
 from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
@@ -93,6 +93,7 @@ def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) ->
         connection.execute(update(PlanRow).where(*_served_as(winner)).values(replaced=time))
     values = {
         **winner_key(winner),
+        **winner_ranges(winner),
         "plan_id": winner.plan.plan_id,
         "span_us": winner.measurement.span_us,
         "study": study,
