@@ -84,15 +84,15 @@ def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
         connection.execute("BEGIN")  # one state of the database for all queries
         if _schema(connection) < PACKED:
             return [_of_text(raw) for raw in _rows(connection, Row._fields[:KEYS])]
-        return _rows(connection, Row._fields[:-1])
+        return _rows(connection, Row._fields[:-1]).fetchall()
     except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
         raise sqlite3.DatabaseError("database disk image is malformed") from None
     finally:
         connection.close()
 
 
-def _rows(connection: sqlite3.Connection, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    return connection.execute(_QUERY.format(columns=", ".join(columns))).fetchall()
+def _rows(connection: sqlite3.Connection, columns: tuple[str, ...]) -> sqlite3.Cursor:
+    return connection.execute(_QUERY.format(columns=", ".join(columns)))
 
 
 def _of_text(raw: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def _of_text(raw: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     try:
         text = raw[-1].decode()
-        kv_low, kv_high, m_low, m_high = map(int, _RANGES.search(text).groups())  # type: ignore[union-attr]
+        kv_low, kv_high, m_low, m_high = map(int, _RANGES.match(text, text.find('"kv_range":')).groups())  # type: ignore[union-attr]
     except (AttributeError, UnicodeDecodeError):
         return *raw[:-1], None, None, None, None, None
     return *raw[:-1], m_low, m_high, kv_low, kv_high, text
