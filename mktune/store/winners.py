@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
@@ -163,6 +164,32 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     if not history:
         query = query.where(PlanRow.replaced.is_(None))
     return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
+
+
+def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
+    """The served winners that match, by key, and with one that needs packages the best that needs fewer of them.
+
+    Such a spare is history. It was measured on the same build under the same policy and is no faster, so that a bundle
+    of both serves what the store does, and where a package is missing it serves the spare.
+    """
+    columns = [getattr(PlanRow, name) for name in PLAN_KEY]
+    serves = PlanRow.replaced.is_(None)
+    query = select(PlanRow.document, serves.label("serves"), *columns).order_by(*columns, serves.desc(), PlanRow.id)
+    rows = [row for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
+    found = []
+    for _, group in groupby(rows, key=lambda row: tuple(getattr(row, name) for name in PLAN_KEY)):
+        first, *history = group
+        if first.serves:
+            winner = stored_winner(first.document)
+            earlier = (stored_winner(row.document) for row in history) if winner.fingerprint.packages else ()
+            spares = [other for other in earlier if _is_spare(other, winner)]
+            found += [winner, *best_of(spares, own_build=lambda spare: True)]
+    return found
+
+
+def _is_spare(other: Winner, winner: Winner) -> bool:
+    fewer = {name for name, _ in other.fingerprint.packages} < {name for name, _ in winner.fingerprint.packages}
+    return fewer and _comparable(winner, other) and _no_slower(winner, other)
 
 
 def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:

@@ -86,7 +86,7 @@ def test_migrations_are_found_in_a_folder_with_an_odd_name(tmp_path: Path, monke
 RELEASED = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
 
 
-def _restored(dump: Path, path: Path) -> Path:
+def restored(dump: Path, path: Path) -> Path:
     connection = sqlite3.connect(path)
     connection.executescript(dump.read_text())
     connection.close()
@@ -99,7 +99,7 @@ def test_there_is_a_filled_store_of_every_schema() -> None:
 
 @pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
 def test_a_store_of_every_schema_goes_up_with_all_it_holds(tmp_path: Path, dump: Path) -> None:
-    path = _restored(dump, tmp_path / "x.db")
+    path = restored(dump, tmp_path / "x.db")
     with Store.open(path) as store:
         study = store.find_study("a study")
         assert (study.invalid, study.duplicate, study.problem.ops) == (3, 1, ("A0", "B0"))
@@ -119,7 +119,7 @@ def test_a_store_of_every_schema_goes_up_with_all_it_holds(tmp_path: Path, dump:
 
 @pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
 def test_reading_never_upgrades(tmp_path: Path, dump: Path) -> None:
-    path = _restored(dump, tmp_path / "x.db")
+    path = restored(dump, tmp_path / "x.db")
     before = path.read_bytes()
     book = PlanBook.open(path)
     assert [winner.plan for winner in book.winners] == [make_plan(stages=2)]
@@ -133,7 +133,7 @@ def test_reading_never_upgrades(tmp_path: Path, dump: Path) -> None:
 
 @pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
 def test_a_plan_of_every_schema_is_served_in_its_range(tmp_path: Path, dump: Path) -> None:
-    book = PlanBook.open(_restored(dump, tmp_path / "x.db"), accept=CHECKED)
+    book = PlanBook.open(restored(dump, tmp_path / "x.db"), accept=CHECKED)
     found = [book.lookup(WORKLOAD, m=m, kv=kv, gpu="NVIDIA H200") for m, kv in ((16, 8192), (8, 8192), (16, 8193))]
     assert [found[0].plan.plan_id, *(miss.reason for miss in found[1:])] == [
         make_plan(stages=2).plan_id,
@@ -147,7 +147,7 @@ _DAMAGED = ("'[]'", "'{'", "X'ff00'", 'replace(document, \'"m_range":[16,\', \'"
 
 @pytest.mark.parametrize("dump", RELEASED[:4], ids=lambda dump: dump.stem)
 def test_damaged_winners_stay_damaged_through_all_migrations_and_cost_no_other(tmp_path: Path, dump: Path) -> None:
-    path = _restored(dump, tmp_path / "x.db")
+    path = restored(dump, tmp_path / "x.db")
     connection = sqlite3.connect(path)
     columns = [row[1] for row in connection.execute("PRAGMA table_info(mktune_plans)") if row[1] not in ("id", "kv")]
     kept = ", ".join(name for name in columns if name != "document")
@@ -171,7 +171,7 @@ def test_damaged_winners_stay_damaged_through_all_migrations_and_cost_no_other(t
 
 @pytest.mark.parametrize("found", ["0000", "", "00", "0001a", "-1", "'"])
 def test_a_schema_that_nobody_made_is_refused(tmp_path: Path, found: str) -> None:
-    path = _restored(RELEASED[0], tmp_path / "x.db")
+    path = restored(RELEASED[0], tmp_path / "x.db")
     connection = sqlite3.connect(path)
     connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (found,))
     connection.commit()
