@@ -23,6 +23,7 @@ from mktune.store.studies import sorted_ops
 from mktune.trial import Winner, built_alike
 
 _SHORTEST_PREFIX = 4
+_LARGEST = 2**31 - 1  # of a column of whole numbers on PostgreSQL
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,9 @@ def find_plan(connection: Connection, prefix: str) -> Plan:
 def check_winner(winner: Winner) -> None:
     """Raise InputError unless the winner reads back as it is and may be served."""
     winner_from_dict(json.loads(json.dumps(winner_to_dict(winner))))
+    for name, value in (winner_key(winner) | winner_ranges(winner)).items():
+        if isinstance(value, int) and value > _LARGEST:
+            raise InputError(f"{name} is more than a store holds ({_LARGEST})")
     policy = winner.measurement.policy
     if not winner.fingerprint.gpu or not winner.fingerprint.compute_capability or winner.fingerprint.sms < 1:
         raise InputError("a winner needs the GPU that it was measured on: name, SM count and compute capability")
