@@ -17,7 +17,7 @@ import pytest
 from stored_values import WORKLOAD, make_plan, make_study, make_winner, with_packing
 from test_book import ask, plan_of, reason, served
 
-from mktune import resources
+from mktune import packed, resources
 from mktune.errors import InputError, StoreError
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.location import SCHEMA
@@ -261,6 +261,24 @@ def test_a_row_that_is_not_what_its_document_says_is_never_served(path: Path, ch
     book = PlanBook.open(path)
     for asked in ({}, {"gpu": "B300"}, {"kv": 4096}, {"ops": ("A0",)}, {"m": 1, "tokens_per_request": 1}):
         assert reason(ask(book, **asked))
+
+
+def test_opening_unpacks_nothing_and_a_look_up_only_what_it_comes_to(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(path) as store:
+        for m in (8, 24, 32):
+            store.put_winner(None, served(make_plan(m=m)))
+    unpacked: list[bytes] = []
+    unpack = packed.unpack
+    monkeypatch.setattr(packed, "unpack", lambda stored, where: unpacked.append(stored) or unpack(stored, where))
+    book = PlanBook.open(path).refresh()
+    assert len(book) == 4
+    assert unpacked == []
+    for _ in range(2):
+        assert plan_of(ask(book)) == make_plan()
+        assert reason(ask(book, m=2048)) == "shape"
+    assert len(unpacked) == 1
 
 
 def test_an_open_book_needs_its_file_no_more(path: Path) -> None:
