@@ -476,7 +476,7 @@ class CommandLines:
         if {"run", "ablate", "grow", "edge"} & set(args):
             return ["--backend", "sim"]
         if {"compile", "doctor", "check"} & set(args):
-            return ["--refused"]
+            return ["--refused", "--refused"]  # the first may be taken for the value of an option
         return ["--store", "good.db"] if self._chance.random() < 0.5 else []
 
 
