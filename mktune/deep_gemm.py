@@ -19,7 +19,7 @@ IMPL = "deep_gemm"
 MODULE = "deep_gemm"
 PACKAGE = "sgl-deep-gemm"
 VERSION = "0.1.5.post1"
-_INSTALL = f"pip install {PACKAGE}=={VERSION}"
+INSTALL = f"pip install {PACKAGE}=={VERSION}"
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ def _find() -> _Found:
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
-        return _Found(None, f"{PACKAGE} is not installed: {_INSTALL}")
+        return _Found(None, f"{PACKAGE} is not installed: {INSTALL}")
     if version != VERSION:
-        return _Found(
-            None, f"{PACKAGE} {version} is installed, and mktune knows the templates of {VERSION}: {_INSTALL}"
-        )
+        return _Found(None, f"{PACKAGE} {version} is installed, and mktune knows the templates of {VERSION}: {INSTALL}")
     spec = None
     with suppress(ValueError):
         spec = util.find_spec(MODULE)
@@ -51,7 +49,7 @@ def _find() -> _Found:
     places = list(spec.submodule_search_locations or ()) if spec else []
     include = Path(places[0]) / "include" if places else None
     if include is None or not (include / MODULE).is_dir():
-        return _Found(None, f"{PACKAGE} {version} is installed without its headers: {_INSTALL}")
+        return _Found(None, f"{PACKAGE} {version} is installed without its headers: {INSTALL}")
     return _Found(include)
 
 

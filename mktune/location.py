@@ -17,10 +17,12 @@ from mktune import knobs
 from mktune.errors import InputError
 
 FILE_NAME = "mktune.db"
-SCHEMA = "0004"
+SCHEMA = "0005"
 """The newest migration: the version of the tables that this mktune reads and writes."""
 OLDEST = "0001"
-"""Since then the columns of a winner are what they are: look-ups read every store from there on."""
+"""Since then the columns of a winner's key are what they are: look-ups read every store from there on."""
+PACKED = "0005"
+"""Since then a winner's document is packed, and the ranges that it serves are columns."""
 VERSION_TABLE = "mktune_alembic_version"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")

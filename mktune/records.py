@@ -53,6 +53,12 @@ def winner_key(winner: Winner) -> dict[str, Any]:
     }
 
 
+def winner_ranges(winner: Winner) -> dict[str, int]:
+    """The shapes that a winner states to serve, as the columns of `mktune_plans` have them."""
+    (m_low, m_high), (kv_low, kv_high) = winner.plan.m_range, winner.plan.kv_range
+    return {"m_low": m_low, "m_high": m_high, "kv_low": kv_low, "kv_high": kv_high}
+
+
 def fingerprint_to_dict(found: Fingerprint) -> dict[str, Any]:
     """Plain data in the form that `fingerprint_from_dict` reads.
 

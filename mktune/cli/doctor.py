@@ -83,9 +83,9 @@ def _deep_gemm() -> Check:
     """Installed is not enough: the templates of one version are known, and their headers must be there."""
     from mktune import deep_gemm
 
-    check = _group("deepgemm packages", DEEPGEMM, ABSENT, "optional provider: pip install 'mktune[deepgemm]'")
-    unusable = deep_gemm.missing()
-    return Check(check.name, ABSENT, unusable) if check.state == OK and unusable else check
+    if unusable := deep_gemm.missing():
+        return Check("deepgemm packages", ABSENT, unusable)
+    return _group("deepgemm packages", DEEPGEMM, ABSENT, f"no peer in bench-ops: {deep_gemm.INSTALL}")
 
 
 def _own_packages() -> Iterator[Check]:
@@ -161,11 +161,14 @@ def _cache() -> Check:
 
 
 def _store(url: str | None) -> Check:
+    from mktune.location import OLDEST, SCHEMA
     from mktune.store import Store
 
     try:
-        with Store.open(url, write=False) as store:
-            damage, studies, winners = store.damage(), store.studies(), store.winners()
+        with Store.open(url, write=False, oldest=OLDEST) as store:
+            damage, winners = store.damage(), store.winners()
+            old = store.schema if store.schema != SCHEMA else ""
+            studies = [] if old else store.studies()
     except NothingFoundError as error:
         return Check("store", OK, str(error))
     except MktuneError as error:
@@ -175,8 +178,11 @@ def _store(url: str | None) -> Check:
             "store", BROKEN, f"{store.location} is damaged ({damage}): restore a copy, or let `mktune tune` go on"
         )
     measured = sum(not winner.measurement.policy.simulated for winner in winners)
-    counts = f"{len(studies)} studies, {measured} measured and {len(winners) - measured} simulated winners"
-    return Check("store", OK, f"{store.location}: {counts}")
+    held = f"{measured} measured and {len(winners) - measured} simulated winners"
+    if old:
+        upgrade = f"schema {old}, which look-ups read; the next `mktune tune` with it upgrades it to {SCHEMA}"
+        return Check("store", OK, f"{store.location}: {held}, {upgrade}")
+    return Check("store", OK, f"{store.location}: {len(studies)} studies, {held}")
 
 
 def _size(folder: Path) -> int:

@@ -99,6 +99,8 @@ def export(
 ) -> None:
     """Write the stored winners as one JSON file, for `mktune.runtime`, for review, or to ship.
 
+    With a winner that needs a package goes the best plan that does without it: look-ups take it where that is missing.
+
     With --optuna: the studies instead, as Optuna keeps them, for optuna-dashboard. A study that was written there
     before is replaced.
     """
@@ -150,7 +152,7 @@ def _stored(url: str | None, wanted: Wanted) -> list[Winner]:
     from mktune.store import Store
 
     with Store.open(url, write=False) as store:
-        found = store.winners(
+        found = store.exported(
             workload=wanted.workload, ops=wanted.ops or None, gpu=wanted.gpu, scale_format=wanted.scale_format
         )
     winners = [winner for winner in found if winner.measurement.policy.simulated == wanted.simulated]

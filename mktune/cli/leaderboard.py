@@ -115,6 +115,7 @@ def leaderboard(
         follow(store, wanted, 1.0 if every is None else every)
         return
     rows = _stored(store, wanted)
+    _note_foreign(rows)
     if as_json:
         render.document({"rows": [row_document(row) for row in rows]})
     else:
@@ -131,6 +132,17 @@ def _stored(url: str | None, wanted: Wanted) -> list[LeaderboardRow]:
             check_known(wanted.workload, wanted.ops)  # not before: what an older mktune tuned may still be listed
             raise NothingFoundError(_nothing(store, wanted.study))
     return rows
+
+
+def _note_foreign(rows: Sequence[LeaderboardRow]) -> None:
+    """They are listed: what was measured stays true. But nothing else can be done with them here."""
+    from mktune.graph.workload import workload_names
+
+    for name in sorted({row.workload for row in rows}.difference(workload_names())):
+        render.note(
+            f"mktune: this mktune has no workload {render.one_line(name)!r}: its plans are listed, but can be neither "
+            "run nor looked up; if it is one of your own, set MKTUNE_PATH to its folder"
+        )
 
 
 def _check_watch(watch: bool, every: float | None, as_json: bool) -> None:

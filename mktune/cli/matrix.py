@@ -61,8 +61,10 @@ def matrix(
             cells.append(cell)
             render.note(f"mktune: {shape_words(cell.shape)}: {_span(cell)} µs")
         location = str(opened.location)
+    kind, how = ("simulated", "mktune tune --backend sim") if picked.simulated else ("measured", "mktune tune")
     if all(cell.plan is None for cell in cells):
-        raise NothingFoundError(f"{location} holds no plan of these shapes on {picked.device.name}: `mktune tune` them")
+        where = f"of these shapes on {picked.device.name}"
+        raise NothingFoundError(f"{location} holds no {kind} plan {where}: `{how}` them")
     if as_json:
         found = [_document(cell) for cell in cells]
         render.document(
@@ -78,7 +80,7 @@ def matrix(
         _print_regret(cells)
     for cell in cells:
         if cell.plan is None:
-            render.note(f"mktune: {shape_words(cell.shape)} has no plan in the store: `mktune tune` it first")
+            render.note(f"mktune: {shape_words(cell.shape)} has no {kind} plan in the store: `{how}` it first")
 
 
 def _document(cell: MatrixCell) -> dict[str, Any]:

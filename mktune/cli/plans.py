@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import typer
 
 from mktune.errors import InputError, NothingFoundError, UnknownPlanError
 from mktune.graph.builtin import MODES, make_plan
@@ -13,6 +15,8 @@ from mktune.graph.workload import workload
 from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.trial import Winner
+
+_MAKE_A_BUILTIN = ("workload", "ops", "m", "kv", "tokens_per_request", "scale_format")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,21 @@ def find(name: str, at: BuiltinAt, store: str | None) -> Found:
         if shipped := _shipped(name):
             return shipped
         raise
+
+
+def refuse_what_makes_a_builtin(context: typer.Context, plan: str, besides: Collection[str] = ()) -> None:
+    """Raises InputError for options, also those `besides`, that only make a built-in plan where `plan` is none: it has
+    its own ops, shape and configs."""
+    if plan in MODES:
+        return
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name in {*_MAKE_A_BUILTIN, *besides}
+        and str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE"
+    ]
+    if given:
+        raise InputError(f"{', '.join(given)} only make a built-in plan ({', '.join(MODES)}); leave them out here")
 
 
 def _read(path: Path) -> Found:

@@ -28,7 +28,7 @@ from mktune.cli.options import (
     example,
     names,
 )
-from mktune.cli.plans import BuiltinAt, find
+from mktune.cli.plans import BuiltinAt, find, refuse_what_makes_a_builtin
 from mktune.cli.summary import count, does, shape_words
 from mktune.errors import CandidateError
 from mktune.plan import EXECUTORS
@@ -49,6 +49,7 @@ def add(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     plan: PlanName,
     workload: WorkloadOption = DEFAULT_WORKLOAD,
     ops: Ops = None,
@@ -72,6 +73,7 @@ def run(
 
     Launches on streams are verified live and captured; they are timed captured, all layers in one graph.
     """
+    refuse_what_makes_a_builtin(context, plan)
     if executor is not None:
         choice("--executor", executor, EXECUTORS)
     chosen = choose(backend, sim_gpu)

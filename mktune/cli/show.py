@@ -25,11 +25,10 @@ from mktune.cli.options import (
     known_arch,
     names,
 )
-from mktune.cli.plans import BuiltinAt, Found, find
+from mktune.cli.plans import BuiltinAt, Found, find, refuse_what_makes_a_builtin
 from mktune.cli.summary import between, config, full_name, shape_words, signed, structure
 from mktune.cli.verdict import judge
-from mktune.errors import InputError, MktuneError
-from mktune.graph.builtin import MODES
+from mktune.errors import MktuneError
 from mktune.measure.stats import Interval
 from mktune.plan import Plan
 from mktune.shape import Shape
@@ -72,9 +71,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Draw a plan: ops and configs, streams, edges, waits and triggers; of a winner also where its gain comes from."""
-    if plan not in MODES:
-        made = {"workload", "ops", "m", "kv", "tokens_per_request", "scale_format"}
-        _refuse(context, made | (set() if check else {"arch"}))
+    refuse_what_makes_a_builtin(context, plan, set() if check else {"arch"})
     size = Shape.from_m(m, kv, tokens_per_request)
     at = BuiltinAt(workload, names("--ops", ops), size, known_arch(arch), scale_format)
     found = find(plan, at, store)
@@ -85,17 +82,6 @@ def show(
         render.document(document(found))
     else:
         _print(found)
-
-
-def _refuse(context: typer.Context, made: set[str]) -> None:
-    """Raises InputError for options that only make a built-in plan: a stored one has its own ops, shape and configs."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in context.params
-        if name in made and str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE"
-    ]
-    if given:
-        raise InputError(f"{', '.join(given)} only make a built-in plan ({', '.join(MODES)}); leave them out here")
 
 
 def document(found: Found) -> dict[str, object]:

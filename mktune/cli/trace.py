@@ -28,7 +28,7 @@ from mktune.cli.options import (
     names,
 )
 from mktune.cli.picture import check_target, require_matplotlib, writing
-from mktune.cli.plans import BuiltinAt, find
+from mktune.cli.plans import BuiltinAt, find, refuse_what_makes_a_builtin
 from mktune.cli.summary import between, count, full_name, shape_words, signed, structure
 from mktune.shape import Shape
 
@@ -52,6 +52,7 @@ def add(app: typer.Typer) -> None:
 
 
 def trace(
+    context: typer.Context,
     plan: PlanName,
     workload: WorkloadOption = DEFAULT_WORKLOAD,
     ops: Ops = None,
@@ -74,6 +75,7 @@ def trace(
     A diagnostic build notes the times of every CTA; what that costs is measured in the same rounds, and said. slack: by
     how much the kernel could have run later without the layer ending later, as far as edges tell.
     """
+    refuse_what_makes_a_builtin(context, plan)
     targets = _targets(out, png)
     chosen = choose(backend, sim_gpu)
     size = Shape.from_m(m, kv, tokens_per_request)

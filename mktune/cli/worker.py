@@ -12,6 +12,7 @@ from mktune.cli.backend import note_left_out, several
 from mktune.cli.options import Json, SpaceName, StoreUrl, Workers, example, number_of_workers
 from mktune.cli.summary import count, shape_words
 from mktune.errors import InputError
+from mktune.location import OLDEST
 
 if TYPE_CHECKING:
     from mktune.backends.base import Backend
@@ -51,6 +52,7 @@ def worker(
 
     number = number_of_workers(workers)
     file = None if space is None else Path(space)
+    Store.open(store, write=False, oldest=OLDEST).close()  # a worker makes no store: where there is none is no study
     with Store.open(store) as opened, Stop(before_exit=render.restore_cursor) as stop:
         backend, joined = _join(opened, study)
         budget = _budget(joined, trials, seconds)

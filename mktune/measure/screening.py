@@ -43,7 +43,7 @@ class ScreeningBudget:
 
 
 def of_layers(budget: ScreeningBudget, layers: int) -> ScreeningBudget:
-    """The same for graphs of so many layers: one launch of hundreds says more than one of eight, and is built longer."""
+    """The same for graphs of so many layers: a launch of hundreds says more than one of eight, and is built longer."""
     if layers <= _MANY_LAYERS:
         return budget
     batch = max(_LEAST_BATCH, round(budget.batch * _MANY_LAYERS / layers))

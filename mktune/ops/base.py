@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "torch.Tensor"]
 
 
+PACKAGE = "package"
+"""The rule of a violation that installing a package ends."""
+
+
 @dataclass(frozen=True)
 class Violation:
     """Why a plan must not be built: a rule's short name, where, and what to change, in one line."""
@@ -32,6 +36,11 @@ class Violation:
     rule: str
     where: str
     message: str
+
+    @property
+    def of_machine(self) -> bool:
+        """It is not the plan's fault: this machine lacks a package that the plan needs."""
+        return self.rule == PACKAGE
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.where}: {self.message}"

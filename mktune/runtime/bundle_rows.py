@@ -53,6 +53,7 @@ def _as_written(text: str) -> list[tuple[Any, ...]]:
 def _row(winner: dict[str, Any], text: str) -> tuple[Any, ...]:
     plan, gpu = winner["plan"], winner["fingerprint"]
     shape = plan["shape"]
+    (m_low, m_high), (kv_low, kv_high) = plan["m_range"], plan["kv_range"]
     row = (
         plan["workload"],
         gpu["gpu"],
@@ -65,6 +66,10 @@ def _row(winner: dict[str, Any], text: str) -> tuple[Any, ...]:
         gpu["sms"],
         gpu["compute_capability"],
         winner["measurement"]["policy"]["backend"] in SIMULATED,
+        m_low,
+        m_high,
+        kv_low,
+        kv_high,
         text,
     )
     hash(row)  # raises TypeError where a list or an object stands for a name or a number

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mktune import packed
 from mktune.errors import InputError
 from mktune.runtime.entries import Entry, Reading, is_row
 
@@ -46,14 +47,18 @@ def _checked(pin: str) -> str:
 
 def _id_if_any(raw: tuple[Any, ...], reading: Reading, starts: Sequence[str]) -> str:
     """The id of the plan, or nothing where it holds none of `starts`: then it need not be parsed."""
-    if not is_row(raw) or not _may_hold(raw[-1], starts):
+    if not is_row(raw) or not _may_hold(raw[-1], starts, reading.where):
         return ""
     winner = Entry(raw, reading.source, reading.where).winner
     return winner.plan.plan_id if winner else ""
 
 
-def _may_hold(document: Any, starts: Sequence[str]) -> bool:
-    """Whether one of `starts` stands anywhere in a document; of a value only the plan tells."""
+def _may_hold(document: Any, starts: Sequence[str], where: str) -> bool:
+    """Whether one of `starts` stands anywhere in a document; of a value, or a damaged one, only the plan tells."""
     if isinstance(document, bytes):
-        return any(start.encode() in document for start in starts)
+        try:
+            text = packed.unpack(document, where)
+        except InputError:
+            return True
+        return any(start.encode() in text for start in starts)
     return not isinstance(document, str) or any(start in document for start in starts)

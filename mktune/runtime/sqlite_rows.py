@@ -7,19 +7,20 @@ process the locks that it holds, for example as a tuner that writes the same fil
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mktune.location import OLDEST, SCHEMA, VERSION_TABLE
-from mktune.runtime.entries import Row
+from mktune.location import OLDEST, PACKED, SCHEMA, VERSION_TABLE
+from mktune.runtime.entries import KEYS, Row
 
 _LOCK_TIMEOUT_S = 0.2
-_KEY = ", ".join(Row._fields[:-1])
 # NOT INDEXED: the rows in the order of the file. By the index of keys each of them would be a search of its own.
-# AS BLOB: what will be parsed at the first look-up that comes to it need not be decoded before.
-_QUERY = f"SELECT {_KEY}, CAST({Row._fields[-1]} AS BLOB) FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+# AS BLOB: what SQLite cannot decode is a damaged plan, and does not cost the others.
+_QUERY = "SELECT {columns}, CAST(document AS BLOB) FROM mktune_plans NOT INDEXED WHERE replaced IS NULL"
+_RANGES = re.compile(r'"kv_range":\[(\d{1,9}),(\d{1,9})\],"m_range":\[(\d{1,9}),(\d{1,9})\]')
 _PAGES = 16  # that SQLite keeps: each is read once, and few of them stay in the processor's cache
 
 
@@ -81,15 +82,34 @@ def _query(path: Path, how: str) -> list[tuple[Any, ...]]:
     try:
         connection.execute(f"PRAGMA cache_size={_PAGES}")
         connection.execute("BEGIN")  # one state of the database for all queries
-        _check_schema(connection)
-        return connection.execute(_QUERY).fetchall()
+        if _schema(connection) < PACKED:
+            return [_of_text(raw) for raw in _rows(connection, Row._fields[:KEYS])]
+        return _rows(connection, Row._fields[:-1]).fetchall()
     except UnicodeDecodeError:  # SQLite quotes a damaged name in its own message
         raise sqlite3.DatabaseError("database disk image is malformed") from None
     finally:
         connection.close()
 
 
-def _check_schema(connection: sqlite3.Connection) -> None:
+def _rows(connection: sqlite3.Connection, columns: tuple[str, ...]) -> sqlite3.Cursor:
+    return connection.execute(_QUERY.format(columns=", ".join(columns)))
+
+
+def _of_text(raw: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row of a schema before `PACKED`: the ranges stand in the document, which is text. None for what is damaged.
+
+    The quoted names cannot stand in a text of the document, where a quote has a backslash before it.
+    """
+    try:
+        text = raw[-1].decode()
+        kv_low, kv_high, m_low, m_high = map(int, _RANGES.match(text, text.find('"kv_range":')).groups())  # type: ignore[union-attr]
+    except (AttributeError, UnicodeDecodeError):
+        return *raw[:-1], None, None, None, None, None
+    return *raw[:-1], m_low, m_high, kv_low, kv_high, text
+
+
+def _schema(connection: sqlite3.Connection) -> str:
+    """Raises WrongSchemaError where it is none that is read."""
     tables = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
     row = None
     if connection.execute(tables, (VERSION_TABLE,)).fetchone() is not None:
@@ -99,3 +119,4 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     if not isinstance(row[0], str) or not OLDEST <= row[0] <= SCHEMA:
         which = "a newer" if str(row[0]) > SCHEMA else "an older"
         raise WrongSchemaError(f"was made by {which} mktune (schema {row[0]}; this one reads {SCHEMA})")
+    return row[0]

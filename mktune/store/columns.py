@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Dialect, Float, Integer, Result, Row, Text
+from sqlalchemy import BigInteger, Dialect, Float, Integer, LargeBinary, Result, Row, Text
 from sqlalchemy.types import TypeDecorator
 
-from mktune.errors import StoreError
+from mktune import packed
+from mktune.errors import InputError, StoreError
 
 
 class _Checked(TypeDecorator[Any]):
@@ -44,6 +45,29 @@ class Real(_Checked):
     """A number."""
 
     impl, cache_ok, kinds = Float(53), True, (float, int)
+
+
+class Packed(TypeDecorator[str]):
+    """Text that is stored as `mktune.packed` writes it; read also where an older schema left it as text."""
+
+    impl, cache_ok = LargeBinary, True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else packed.pack(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], str | None]:
+        return _unpacked  # not by LargeBinary's own, which stumbles over text
+
+
+def _unpacked(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, bytes | memoryview):
+        raise StoreError(f"the store holds a damaged row: {str(value)[:40]!r} is no packed text")
+    try:
+        return packed.unpack(bytes(value), "a stored winner").decode()
+    except (InputError, UnicodeDecodeError) as error:
+        raise StoreError(f"the store holds a damaged plan: {error}") from None
 
 
 def whole_rows(result: Result[Any]) -> Iterator[Row[Any]]:

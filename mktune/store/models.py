@@ -10,7 +10,7 @@ from typing import ClassVar
 from sqlalchemy import ForeignKey, Index, MetaData, String, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from mktune.store.columns import Large, Real, Whole, Words
+from mktune.store.columns import Large, Packed, Real, Whole, Words
 
 
 class Base(DeclarativeBase):
@@ -123,7 +123,10 @@ class MeasurementRow(Base):
 
 
 class PlanRow(Base):
-    """A winner. The row of a key that has no `replaced` time is the one that is served; the others are history."""
+    """A winner. The row of a key that has no `replaced` time is the one that is served; the others are history.
+
+    `m_low` to `kv_high`: the shapes that it states to serve. `document`: all of it as JSON.
+    """
 
     __tablename__ = "mktune_plans"
 
@@ -144,7 +147,11 @@ class PlanRow(Base):
     study: Mapped[str]
     created: Mapped[str]
     replaced: Mapped[str | None]
-    document: Mapped[str]
+    m_low: Mapped[int]
+    m_high: Mapped[int]
+    kv_low: Mapped[int]
+    kv_high: Mapped[int]
+    document: Mapped[str] = mapped_column(Packed)
 
 
 PLAN_KEY = (

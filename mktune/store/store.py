@@ -68,6 +68,12 @@ class Store(Closing):
         """Where the store is; `str()` of it may be shown."""
         return self._database.location
 
+    @property
+    def schema(self) -> str:
+        """The version of its tables: without `write` it may be an older one."""
+        with self._database.read() as connection:
+            return migrate.schema_of(connection) or ""
+
     def damage(self) -> str:
         """What is wrong with the file, in one line; empty where it is sound (of a server nothing is asked)."""
         if not self._database.is_sqlite:
@@ -291,6 +297,19 @@ class Store(Closing):
         wanted = Filter(workload, ops, shape, gpu, simulated, scale_format)
         with self._database.read() as connection:
             return winners.served(connection, wanted, history=history)
+
+    def exported(
+        self,
+        *,
+        workload: str | None = None,
+        ops: Sequence[str] | None = None,
+        gpu: str | None = None,
+        scale_format: str | None = None,
+    ) -> list[Winner]:
+        """What a bundle of the store holds: the winners that match, with those that need a package the best that do
+        without it (`winners.with_spares`)."""
+        with self._database.read() as connection:
+            return winners.with_spares(connection, Filter(workload, ops, None, gpu, None, scale_format))
 
     def served_plan(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
@@ -12,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, u
 from mktune.errors import InputError, UnknownPlanError
 from mktune.gpu_name import normalise_gpu
 from mktune.plan import Plan
-from mktune.records import winner_from_dict, winner_key, winner_to_dict
+from mktune.records import winner_from_dict, winner_key, winner_ranges, winner_to_dict
 from mktune.shape import Shape
 from mktune.store.columns import whole_rows
 from mktune.store.models import PLAN_KEY, PlanRow, TrialRow
@@ -22,6 +23,7 @@ from mktune.store.studies import sorted_ops
 from mktune.trial import Winner, built_alike
 
 _SHORTEST_PREFIX = 4
+_LARGEST = 2**31 - 1  # of a column of whole numbers on PostgreSQL
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) ->
         connection.execute(update(PlanRow).where(*_served_as(winner)).values(replaced=time))
     values = {
         **winner_key(winner),
+        **winner_ranges(winner),
         "plan_id": winner.plan.plan_id,
         "span_us": winner.measurement.span_us,
         "study": study,
@@ -164,6 +167,32 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
 
 
+def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
+    """The served winners that match, by key, and with one that needs packages the best that needs fewer of them.
+
+    Such a spare is history. It was measured on the same build under the same policy and is no faster, so that a bundle
+    of both serves what the store does, and where a package is missing it serves the spare.
+    """
+    columns = [getattr(PlanRow, name) for name in PLAN_KEY]
+    serves = PlanRow.replaced.is_(None)
+    query = select(PlanRow.document, serves.label("serves"), *columns).order_by(*columns, serves.desc(), PlanRow.id)
+    rows = [row for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
+    found = []
+    for _, group in groupby(rows, key=lambda row: tuple(getattr(row, name) for name in PLAN_KEY)):
+        first, *history = group
+        if first.serves:
+            winner = stored_winner(first.document)
+            earlier = (stored_winner(row.document) for row in history) if winner.fingerprint.packages else ()
+            spares = [other for other in earlier if _is_spare(other, winner)]
+            found += [winner, *best_of(spares, own_build=lambda spare: True)]
+    return found
+
+
+def _is_spare(other: Winner, winner: Winner) -> bool:
+    fewer = {name for name, _ in other.fingerprint.packages} < {name for name, _ in winner.fingerprint.packages}
+    return fewer and _comparable(winner, other) and _no_slower(winner, other)
+
+
 def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
     """The rows of `PlanRow` that match and are served: their key, plan id, study and document."""
     columns = (PlanRow.plan_id, PlanRow.study, PlanRow.document, *(getattr(PlanRow, name) for name in PLAN_KEY))
@@ -200,6 +229,9 @@ def find_plan(connection: Connection, prefix: str) -> Plan:
 def check_winner(winner: Winner) -> None:
     """Raise InputError unless the winner reads back as it is and may be served."""
     winner_from_dict(json.loads(json.dumps(winner_to_dict(winner))))
+    for name, value in (winner_key(winner) | winner_ranges(winner)).items():
+        if isinstance(value, int) and value > _LARGEST:
+            raise InputError(f"{name} is more than a store holds ({_LARGEST})")
     policy = winner.measurement.policy
     if not winner.fingerprint.gpu or not winner.fingerprint.compute_capability or winner.fingerprint.sms < 1:
         raise InputError("a winner needs the GPU that it was measured on: name, SM count and compute capability")

@@ -80,3 +80,31 @@ def test_a_fresh_process_loads_replays_and_rebinds():
     assert said["unwanted"] == []
     assert [name for name, _ in said["refused"]] == ["x", "residual", "norm_w", "W_a", "nonsense", "slots"]
     assert all(repr(name) in message or name in message for name, message in said["refused"])
+
+
+FORK = """
+    import os, sys
+    import torch
+    import mktune, mktune.store
+    from mktune.executors.discovery import find_device
+    from mktune.runtime import PlanBook
+
+    book = PlanBook.open()
+    by_name = book.lookup("glm52_attention_prefix", m=16, kv=8192, gpu="NVIDIA H200")
+    assert not torch.cuda.is_initialized()
+    if child := os.fork():
+        sys.exit(os.waitpid(child, 0)[1] != 0)
+    device = find_device()
+    assert device.name == torch.cuda.get_device_name(0)
+    by_device = book.lookup("glm52_attention_prefix", m=16, kv=8192, gpu=device)
+    assert by_device or by_device.reason in ("device", "driver", "cuda"), by_device.message
+    assert torch.ones(3, device="cuda").sum().item() == 3
+    print(device.name, by_device.plan.short_id if by_device else by_device.message, flush=True)
+"""
+
+
+def test_a_child_finds_its_gpu_and_its_plan_where_the_parent_only_looked_up():
+    """Opening a book and looking up start no CUDA, so that a fork may."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stdout)

@@ -15,12 +15,14 @@ torch = pytest.importorskip("torch")
 
 from chain import compile_all  # noqa: E402
 
+from mktune.backends.cuda import CudaBackend  # noqa: E402
 from mktune.cli import boundary  # noqa: E402
 from mktune.graph.builtin import make_plan  # noqa: E402
 from mktune.graph.workload import workload  # noqa: E402
 from mktune.lowering.graph import lower  # noqa: E402
 from mktune.lowering.kernel_graph import specs_of  # noqa: E402
 from mktune.measure.correctness import verify  # noqa: E402
+from mktune.measure.edge import edge_table  # noqa: E402
 from mktune.measure.memory import make_memory  # noqa: E402
 from mktune.ops.evaluate import differences  # noqa: E402
 from mktune.ops.inputs import make_inputs  # noqa: E402
@@ -88,3 +90,23 @@ def test_tune_look_up_replay_and_launch(device, capsys):
             run()
             torch.cuda.synchronize()
             assert differences(WORK.graph, inputs, loaded.tensors, shape) == []
+
+
+@pytest.mark.gpu_alone
+def test_the_edge_study_says_for_which_m_the_full_edge_is_as_good(device):
+    """All that the norm can do before its wait is to read its weights. As `mktune edge G N --workload gemm_rmsnorm`."""
+    ms = (1, 16, 64, 128, 256)
+    table = edge_table(CudaBackend(), "gemm_rmsnorm", "G", "N", ms)
+    for row in table.rows:
+        print(f"M {row.m}, wait {row.wait}: full {row.off_us:.2f} µs, programmatic {row.on_us:.2f} µs ({row.trigger})")
+    kinds = {choice.m: choice.kind for choice in table.choices}
+    for choice in table.choices:
+        saved = choice.saved
+        print(f"M {choice.m}: {choice.kind}, PDL saves {saved.median:.2f} µs ({saved.low:.2f} to {saved.high:.2f})")
+    print(f"full wins at M: {[m for m, kind in kinds.items() if kind == 'full'] or 'none of these'}")
+    assert list(kinds) == list(ms)
+    for choice in table.choices:
+        assert choice.kind in ("full", "programmatic", "either")
+        assert choice.saved.low <= choice.saved.median <= choice.saved.high
+        off, on = (min(getattr(row, name) for row in table.rows if row.m == choice.m) for name in ("off_us", "on_us"))
+        assert choice.saved.median == pytest.approx(off - on, abs=0.3)  # other rounds

@@ -4,12 +4,15 @@ import pytest
 
 from mktune.errors import CandidateError
 from mktune.executors.driver_calls import call
-from mktune.graph.builtin import make_plan
+from mktune.graph.builtin import builtin_plans, make_plan
 from mktune.graph.workload import workload
+from mktune.measure.memory import layers_for, make_memory
+from mktune.measure.span import GraphTimer
 from mktune.ops.evaluate import differences
 from mktune.ops.inputs import make_inputs
 from mktune.runtime import PlanBook, load
 from mktune.shape import Shape
+from tests.benchmarks.streams_vs_graph import BAR, measured, tuned_like
 
 pytestmark = pytest.mark.gpu
 
@@ -115,6 +118,21 @@ def early_edges(graph):
     raw = graph.raw_cuda_graph()
     count = call("cuGraphGetEdges", raw)[3]
     return sum(int(edge.type) == 1 for edge in call("cuGraphGetEdges", raw, count)[2])
+
+
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize(("m", "kv"), [(16, 8192), (64, 65536)])
+def test_captured_launches_take_at_most_three_percent_more_than_a_replay(device, m, kv):
+    """`Streams` captured by the caller and `CudaGraph`, which are what `launch` and `replay` run: all layers, cold."""
+    shape = Shape.from_m(m, kv)
+    plans = {**builtin_plans(WORKLOAD, None, shape, device.arch), "tuned": tuned_like(shape, device.arch)}
+    layers = layers_for(WORKLOAD.graph, shape, device)
+    memory, timer = make_memory(WORKLOAD.graph, shape, layers, 0, "cuda:0"), GraphTimer(layers)
+    rows = [measured(name, plan, memory, device, timer, rounds=24) for name, plan in plans.items()]
+    for row in rows:
+        spans = f"replayed {row.graph_us:.2f} µs, captured launches {row.captured_us:.2f} µs"
+        print(f"M {m}, KV {kv}, {row.plan}: {spans}, × {row.ratio:.4f} ({row.low:.4f}–{row.high:.4f}), bar {BAR}")
+    assert {row.plan: row.ratio for row in rows if row.ratio > BAR} == {}
 
 
 @pytest.mark.parametrize("place", ["torch's current", "default", "own", "address"])

@@ -27,7 +27,7 @@ from typing import Any
 import typer
 from stored_values import B300, H200, make_plan, make_study, make_trial, make_winner
 
-from mktune import resources
+from mktune import packed, resources
 from mktune.cli import boundary
 from mktune.errors import MktuneError
 from mktune.graph.workload import workload
@@ -79,7 +79,11 @@ class Mutator:
 
     def text(self, good: str) -> bytes:
         """`good` with one to four changes to its bytes."""
-        data = bytearray(good.encode())
+        return self.content(good.encode())
+
+    def content(self, good: bytes) -> bytes:
+        """The same of bytes."""
+        data = bytearray(good)
         for _ in range(self.random.choice((1, 1, 2, 4))):
             self._change(data)
         return bytes(data)
@@ -281,6 +285,11 @@ class Fuzzer:
         return _bytes(data) if kind == 2 else _bytes(self.mutate.json(data))
 
     def _cell(self, old: Any) -> Any:
+        if isinstance(old, bytes):  # a packed document: wrong as it is, or inside
+            new = self._cell(_unpacked(old))
+            if isinstance(new, str) and self.chance.randrange(4):
+                return packed.pack(new)
+            return self.mutate.content(old) if self.chance.randrange(2) else new
         kind = self.chance.randrange(4)
         if kind == 0 and isinstance(old, str) and old.startswith(("{", "[")):
             return _bytes(self.mutate.json(json.loads(old))).decode(errors="replace")
@@ -375,6 +384,13 @@ def _look_up(path: Path) -> None:
             assert found or found.reason, found
 
 
+def _unpacked(document: bytes) -> str:
+    try:
+        return packed.unpack(document, "a store").decode(errors="replace")
+    except MktuneError:  # changed before
+        return ""
+
+
 def _read_store(path: Path) -> None:
     """Everything that reads a store; what each finds wrong is told, and does not hide what the others find."""
     _look_up(path)
@@ -460,7 +476,7 @@ class CommandLines:
         if {"run", "ablate", "grow", "edge"} & set(args):
             return ["--backend", "sim"]
         if {"compile", "doctor", "check"} & set(args):
-            return ["--refused"]
+            return ["--refused", "--refused"]  # the first may be taken for the value of an option
         return ["--store", "good.db"] if self._chance.random() < 0.5 else []
 
 

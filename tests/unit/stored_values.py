@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 
+from mktune import packed
 from mktune.device import Device
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
@@ -115,3 +117,10 @@ def needing(winner: Winner, version: str = "1") -> Winner:
     """The same of a plan that runs kernels of a package."""
     kernels = f"{winner.fingerprint.kernels}+{'1' * 64}"
     return replace(winner, fingerprint=replace(winner.fingerprint, kernels=kernels, packages=(("p", version),)))
+
+
+def with_packing(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """`connection` with the SQL functions `pack` and `unpack`, to damage the document of a winner in place."""
+    connection.create_function("pack", 1, packed.pack)
+    connection.create_function("unpack", 1, lambda stored: packed.unpack(stored, "a test").decode())
+    return connection

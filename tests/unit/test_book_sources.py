@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_values import WORKLOAD, make_plan, make_study, make_winner
+from stored_values import WORKLOAD, make_plan, make_study, make_winner, with_packing
 from test_book import ask, plan_of, reason, served
 
-from mktune import resources
+from mktune import packed, resources
 from mktune.errors import InputError, StoreError
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.location import SCHEMA
@@ -180,8 +180,10 @@ def test_a_cut_database_never_raises(path: Path, cut: float) -> None:
 def test_one_damaged_row_costs_only_its_plan(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Store.open(path) as store:
         store.put_winner(None, served(make_plan(m=8)))
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE mktune_plans SET document = replace(document, '192', '384') WHERE requests = 1")
+    connection = with_packing(sqlite3.connect(path))
+    connection.execute(
+        "UPDATE mktune_plans SET document = pack(replace(unpack(document), '192', '384')) WHERE requests = 1"
+    )
     connection.commit()
     connection.close()
     book = PlanBook.open(path)
@@ -191,12 +193,14 @@ def test_one_damaged_row_costs_only_its_plan(path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize(
-    "damage", ["CAST(X'ff' || document AS TEXT)", "CAST(X'ff00ff' AS TEXT)", "7", "X'00'", "''"], ids=repr
+    "damage",
+    ["CAST(X'ff' || document AS TEXT)", "unpack(document)", "substr(document, 1, 99)", "document || X'00'", "7", "''"],
+    ids=repr,
 )
-def test_a_document_that_is_no_text_costs_only_its_plan(path: Path, damage: str) -> None:
+def test_a_document_that_is_not_packed_whole_costs_only_its_plan(path: Path, damage: str) -> None:
     with Store.open(path) as store:
         store.put_winner(None, served(make_plan(m=8)))
-    connection = sqlite3.connect(path)
+    connection = with_packing(sqlite3.connect(path))
     connection.execute(f"UPDATE mktune_plans SET document = {damage} WHERE requests = 1")
     connection.commit()
     connection.close()
@@ -236,12 +240,16 @@ def test_a_new_store_has_pages_that_hold_several_plans_and_an_old_one_keeps_its_
         "document = NULL",
         "document = 5",
         "document = '[]'",
-        "document = replace(document, '\"m_range\":[16,', '\"m_range\":[1,')",
-        "document = replace(document, '\"m_range\":[16,16]', '\"m_range\":' || hex(zeroblob(3000)))",
+        "document = pack(replace(unpack(document), '\"m_range\":[16,', '\"m_range\":[1,'))",
+        "m_low = 1",
+        "kv_high = 9999",
+        "m_low = NULL",
+        "kv_low = 'one'",
+        "document = pack(hex(zeroblob(3000)))",
     ],
 )
 def test_a_row_that_is_not_what_its_document_says_is_never_served(path: Path, change: str) -> None:
-    connection = sqlite3.connect(path)
+    connection = with_packing(sqlite3.connect(path))
     connection.execute("PRAGMA ignore_check_constraints=ON")
     connection.execute("DROP INDEX uq_mktune_plans_key")
     connection.execute("CREATE TABLE loose AS SELECT * FROM mktune_plans")
@@ -253,6 +261,24 @@ def test_a_row_that_is_not_what_its_document_says_is_never_served(path: Path, ch
     book = PlanBook.open(path)
     for asked in ({}, {"gpu": "B300"}, {"kv": 4096}, {"ops": ("A0",)}, {"m": 1, "tokens_per_request": 1}):
         assert reason(ask(book, **asked))
+
+
+def test_opening_unpacks_nothing_and_a_look_up_only_what_it_comes_to(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(path) as store:
+        for m in (8, 24, 32):
+            store.put_winner(None, served(make_plan(m=m)))
+    unpacked: list[bytes] = []
+    unpack = packed.unpack
+    monkeypatch.setattr(packed, "unpack", lambda stored, where: unpacked.append(stored) or unpack(stored, where))
+    book = PlanBook.open(path).refresh()
+    assert len(book) == 4
+    assert unpacked == []
+    for _ in range(2):
+        assert plan_of(ask(book)) == make_plan()
+        assert reason(ask(book, m=2048)) == "shape"
+    assert len(unpacked) == 1
 
 
 def test_an_open_book_needs_its_file_no_more(path: Path) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from command_line import run
+from test_store_migrations import RELEASED, restored
 
 from mktune.cli import doctor
 from mktune.device import ARCHITECTURES
 from mktune.errors import CandidateError
+from mktune.location import SCHEMA
 from mktune.trial import Status
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -174,3 +176,18 @@ def test_doctor_finds_a_home_that_nobody_has(
 def test_a_seed_out_of_range_is_wrong_input(capsys: pytest.CaptureFixture[str], command: list[str], seed: str) -> None:
     _, err = run(capsys, *command, "--backend", "sim", "--seed", seed, code=2)
     assert "--seed" in err
+
+
+@pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
+def test_doctor_is_content_with_a_store_of_every_schema(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = restored(dump, tmp_path / "x.db")
+    before = place.read_bytes()
+    checks = json.loads(run(capsys, "doctor", "--store", str(place), "--json")[0])["checks"]
+    (found,) = [check for check in checks if check["name"] == "store"]
+    assert found["state"] == "ok"
+    old = f"schema {dump.stem[-4:]}, which look-ups read; the next `mktune tune` with it upgrades it to {SCHEMA}"
+    assert (old in found["detail"]) == (dump != RELEASED[-1])
+    assert "1 measured and 0 simulated winners" in found["detail"]
+    assert place.read_bytes() == before

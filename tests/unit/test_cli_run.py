@@ -46,3 +46,19 @@ def test_an_unknown_executor_is_one_line(capsys: pytest.CaptureFixture[str], val
     out, err = run(capsys, *QUESTION, "--executor", value, code=2)
     assert out == ""
     assert err == f"mktune: error: --executor {value!r} is unknown; allowed: cuda_graph, streams\n"
+
+
+@pytest.mark.parametrize("command", ["run", "trace", "show"])
+@pytest.mark.parametrize(
+    "given",
+    [("--m", "16"), ("--kv", "8192"), ("--ops", "A0,B0"), ("--tokens-per-request", "8"), ("--scale-format", "fp32"),
+     ("--workload", "glm52_attention_prefix")],
+)  # fmt: skip
+def test_what_makes_a_built_in_plan_is_refused_beside_another(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, given: tuple[str, str]
+) -> None:
+    plan = make_plan(workload("glm52_attention_prefix"), ("A0", "B0"), Shape.from_m(16, 8192), "sm_90a", "serial+pdl")
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
+    for name in (str(tmp_path / "plan.json"), "17f86a21"):
+        _, err = run(capsys, command, name, *given, code=2)
+        assert err.startswith(f"mktune: error: {given[0]} only make a built-in plan (serial, ")

@@ -446,3 +446,26 @@ def test_show_says_which_trial_of_a_study_a_plan_was(tmp_path: Path, capsys: pyt
     for number, mode in enumerate(MODES[:2]):
         out, _ = run(capsys, "show", plan(mode).short_id, "--store", url)
         assert f"study first, trial {number} (counted from 0)" in out
+
+
+def test_a_workload_that_is_not_here_is_listed_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a colleague's folder that is not in this MKTUNE_PATH."""
+    url = str(tmp_path / "x.db")
+    fill(url)
+    (own,) = _winners(url)
+    with Store.open(url) as store:
+        store.put_winner(None, replace(own, plan=replace(own.plan, workload="elsewhere")))
+    for more in ((), ("--json",)):
+        out, err = run(capsys, "leaderboard", "--store", url, *more)
+        assert "elsewhere" in out
+        assert err.splitlines() == [
+            "mktune: this mktune has no workload 'elsewhere': its plans are listed, but can be neither run nor looked "
+            "up; if it is one of your own, set MKTUNE_PATH to its folder"
+        ]
+    _, err = run(capsys, "leaderboard", WORKLOAD.name, "--store", url)
+    assert err == ""
+
+
+def _winners(url: str) -> list[Winner]:
+    with Store.open(url, write=False) as store:
+        return store.winners()

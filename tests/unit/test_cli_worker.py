@@ -109,3 +109,14 @@ def test_a_study_of_another_gpu_or_build_is_not_joined(tmp_path: Path) -> None:
             store.join("s", device=replace(H200, name="NVIDIA H20", sms=78), build="a" * 64)
         with pytest.raises(InputError, match="kernels of the build"):
             store.join("s", device=H200, build="b" * 64)
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_worker_makes_no_store(content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "x.db"
+    if content is not None:
+        place.write_bytes(content)
+    _, err = run(capsys, "worker", "--study", "s", "--store", str(place), code=5)
+    assert err.startswith("mktune: error: nothing is stored yet: ")
+    assert len(err.splitlines()) == 1
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if content is None else [content])

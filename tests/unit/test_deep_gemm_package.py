@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +19,14 @@ from stored_values import make_fingerprint, make_winner
 
 from mktune import deep_gemm
 from mktune.cli import doctor
-from mktune.errors import SetupError
+from mktune.errors import PlanError, SetupError
 from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.fingerprint import Sources, kernels_fingerprint
 from mktune.launch import KernelSpec
+from mktune.measure.admission import refuse_invalid
 from mktune.measure.cuda_bench import fingerprint_of_plan
 from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.registry import all_ops
@@ -226,3 +228,33 @@ def test_scores_of_rows_that_see_too_little_are_refused(kv: int, refused: bool) 
     assert [violation.rule for violation in found] == ["kv"] * refused
     if refused:
         assert "a request's first row sees 255 tokens" in found[0].message
+
+
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_running_a_plan_whose_package_is_missing_is_this_machines_lack(
+    version, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version(None)
+    plan = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN})
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict()))
+    _, err = run(capsys, command, str(tmp_path / "plan.json"), "--backend", "sim", code=3)
+    assert err == f"mktune: error: plan {plan.short_id} cannot run here: B0: {deep_gemm.missing()}\n"
+
+
+def test_what_is_wrong_with_a_plan_comes_before_a_package_that_is_missing(version) -> None:
+    version(None)
+    wrong = OpPlan.of("mktune", {"threads": 7})
+    plan = make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN})
+    plan = replace(plan, ops=(("A0", wrong), *plan.ops[1:]))
+    assert {one.rule for one in check(plan, H200)} == {"config", "package"}
+    with pytest.raises(PlanError, match="config: A0"):
+        refuse_invalid({"it": plan}, H200)
+
+
+def test_doctor_and_the_check_of_a_plan_give_the_same_hint(version, capsys: pytest.CaptureFixture[str]) -> None:
+    version(None)
+    said = doctor._deep_gemm().detail
+    assert said == deep_gemm.missing()
+    (shipped,) = {w.plan.plan_id for w in bundled_winners() if Sources.of(w.plan).provided and w.plan.shape.kv == 8192}
+    out, _ = run(capsys, "show", shipped, "--check", "--json", code=1)
+    assert said in {violation["message"] for violation in json.loads(out)["violations"]}

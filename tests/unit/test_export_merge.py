@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from command_line import run
 from stored_values import make_plan, make_winner, needing
 from waiting import LIMIT_S
 
+from mktune import resources
 from mktune.locked_file import held
-from mktune.store import Store, add_to_bundle, read_bundle, write_bundle
+from mktune.store import Store, add_to_bundle, bundle_text, read_bundle, write_bundle
 from mktune.trial import Winner
 
 
@@ -120,3 +122,37 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path: Path, capsys: pyt
     assert "is no file" in err
     _, err = run(capsys, "export", "--store", store, "--out", str(tmp_path / ("x" * 300)), "--merge", code=2)
     assert "cannot add to" in err
+
+
+def test_a_store_that_holds_what_ships_exports_what_ships(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Byte for byte, in whatever order it came; also where a tune stored the plans one by one."""
+    (shipped,) = resources.bundled_plans().glob("*/*.json")
+    store, out = str(tmp_path / "x.db"), tmp_path / "plans.json"
+    run(capsys, "import", str(shipped), "--store", store)
+    run(capsys, "export", "--store", store, "--out", str(out))
+    assert out.read_bytes() == shipped.read_bytes()
+    for number, winners in enumerate((read_bundle(shipped), read_bundle(shipped)[::-1])):
+        with Store.open(tmp_path / f"{number}.db") as opened:
+            for winner in winners:
+                opened.put_winner(None, winner)
+            assert bundle_text(opened.exported()).encode() == shipped.read_bytes()
+
+
+def test_beside_a_plan_that_needs_a_package_stands_what_look_ups_take_without_it(tmp_path: Path) -> None:
+    provided = needing(at(16, 10.0, stages=4))
+    plain, slower = at(16, 20.0, stages=5), at(16, 30.0, stages=6)
+    faster, elsewhere = at(16, 9.0, stages=7), at(16, 21.0, stages=8)
+    elsewhere = replace(elsewhere, fingerprint=replace(elsewhere.fingerprint, driver="1"))
+
+    def exported(*winners: Winner) -> set[Winner]:
+        with Store.open(tmp_path / f"{len(list(tmp_path.iterdir()))}.db") as store:
+            for winner in winners:
+                store.put_winner(None, winner)
+            return set(store.exported())
+
+    assert exported(plain, provided) == exported(slower, plain, provided) == {plain, provided}
+    assert exported(provided, slower, plain) == {plain, provided}
+    assert exported(elsewhere, provided) == {provided}  # measured otherwise: nobody knows that it is slower
+    assert exported(provided, faster) == exported(plain, faster) == {faster}  # what needs no package has no spare
+    other = needing(at(16, 11.0, stages=9), "2")
+    assert exported(plain, other, provided) <= {plain, provided, other}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import run
 from stored_values import B300, H200, make_plan, make_winner
 
 from mktune.jit.fingerprint import kernels_fingerprint
+from mktune.runtime import PlanBook
 from mktune.store import Merged, Store, bundle_text
 from mktune.trial import Winner
 
@@ -177,3 +181,21 @@ def test_odd_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], name
     place.write_text("{")
     _, err = run(capsys, "import", str(place), "--store", url, code=2)
     assert f"{name}:1:2: not JSON" in err
+
+
+@pytest.mark.parametrize("large", [2**31, 2**63, 10**30])
+@pytest.mark.parametrize("field", ["sms", "contract", "m_range", "kv_range"])
+def test_a_number_that_no_column_holds_is_refused(
+    field: str, large: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    winner = own()
+    if field == "sms":
+        winner = replace(winner, fingerprint=replace(winner.fingerprint, sms=large))
+    else:
+        value: Any = (1, large) if field.endswith("range") else large
+        winner = replace(winner, plan=replace(winner.plan, **{field: value}))
+    file, url = bundle(tmp_path / "x.json", winner), str(tmp_path / "x.db")
+    _, err = run(capsys, "import", file, "--store", url, code=2)
+    said = r": winners\[0\]: \w+ is more than a store holds \([0-9]+\)"
+    assert re.fullmatch(rf"mktune: error: {file}:[0-9]+:[0-9]+{said}\n", err)
+    assert not PlanBook.open(file).lookup("glm52_attention_prefix", m=16, kv=2**30, gpu="NVIDIA H200")

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import run
 from fake_bench import WORKLOAD
+from stored_values import make_winner
 from test_neighbours import OPS, SIM, search, space_at
 
 from mktune.cli import boundary
@@ -50,6 +52,16 @@ def test_the_command_prints_spans_and_regrets(tmp_path: Path, capsys: pytest.Cap
     assert boundary.run([*command, "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [cell["span_us"] is None for cell in cells] == [False] * 5 + [True]
+
+
+def test_a_store_of_measured_plans_has_no_simulated_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.db"
+    with Store.open(path) as store:
+        store.put_winner(None, make_winner())
+    asked = ("matrix", WORKLOAD.name, "--ops", "A0,B0", "--m", "16", "--kv", "8192", "--store", str(path))
+    _, err = run(capsys, *asked, "--backend", "sim", code=5)
+    held = f"{path} holds no simulated plan of these shapes on NVIDIA H200"
+    assert err.splitlines()[-1] == f"mktune: error: {held}: `mktune tune --backend sim` them"
 
 
 def test_a_grid_without_plans_is_said_to_be_empty(tmp_path: Path) -> None:

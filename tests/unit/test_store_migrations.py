@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from stored_values import make_plan, make_study, make_trial, make_winner
+from stored_values import WORKLOAD, make_plan, make_study, make_trial, make_winner
 from waiting import LIMIT_S
 
 from mktune import resources
 from mktune.errors import StoreError
 from mktune.location import SCHEMA, VERSION_TABLE
 from mktune.runtime import PlanBook
+from mktune.runtime.versions import CHECKED
 from mktune.store import Store
 from mktune.store.models import Base
 
@@ -85,7 +86,7 @@ def test_migrations_are_found_in_a_folder_with_an_odd_name(tmp_path: Path, monke
 RELEASED = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
 
 
-def _restored(dump: Path, path: Path) -> Path:
+def restored(dump: Path, path: Path) -> Path:
     connection = sqlite3.connect(path)
     connection.executescript(dump.read_text())
     connection.close()
@@ -98,7 +99,7 @@ def test_there_is_a_filled_store_of_every_schema() -> None:
 
 @pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
 def test_a_store_of_every_schema_goes_up_with_all_it_holds(tmp_path: Path, dump: Path) -> None:
-    path = _restored(dump, tmp_path / "x.db")
+    path = restored(dump, tmp_path / "x.db")
     with Store.open(path) as store:
         study = store.find_study("a study")
         assert (study.invalid, study.duplicate, study.problem.ops) == (3, 1, ("A0", "B0"))
@@ -118,11 +119,11 @@ def test_a_store_of_every_schema_goes_up_with_all_it_holds(tmp_path: Path, dump:
 
 @pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
 def test_reading_never_upgrades(tmp_path: Path, dump: Path) -> None:
-    path = _restored(dump, tmp_path / "x.db")
+    path = restored(dump, tmp_path / "x.db")
     before = path.read_bytes()
     book = PlanBook.open(path)
+    assert [winner.plan for winner in book.winners] == [make_plan(stages=2)]
     if dump.stem == f"schema_{SCHEMA}":
-        assert len(book) == 1
         Store.open(path, write=False).close()
     else:
         with pytest.raises(StoreError, match=rf"has schema {dump.stem[-4:]}; any `mktune tune` with it upgrades it"):
@@ -130,9 +131,47 @@ def test_reading_never_upgrades(tmp_path: Path, dump: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("dump", RELEASED, ids=lambda dump: dump.stem)
+def test_a_plan_of_every_schema_is_served_in_its_range(tmp_path: Path, dump: Path) -> None:
+    book = PlanBook.open(restored(dump, tmp_path / "x.db"), accept=CHECKED)
+    found = [book.lookup(WORKLOAD, m=m, kv=kv, gpu="NVIDIA H200") for m, kv in ((16, 8192), (8, 8192), (16, 8193))]
+    assert [found[0].plan.plan_id, *(miss.reason for miss in found[1:])] == [
+        make_plan(stages=2).plan_id,
+        "shape",
+        "shape",
+    ]
+
+
+_DAMAGED = ("'[]'", "'{'", "X'ff00'", 'replace(document, \'"m_range":[16,\', \'"m_range":["a",\')', "''", "5")
+
+
+@pytest.mark.parametrize("dump", RELEASED[:4], ids=lambda dump: dump.stem)
+def test_damaged_winners_stay_damaged_through_all_migrations_and_cost_no_other(tmp_path: Path, dump: Path) -> None:
+    path = restored(dump, tmp_path / "x.db")
+    connection = sqlite3.connect(path)
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(mktune_plans)") if row[1] not in ("id", "kv")]
+    kept = ", ".join(name for name in columns if name != "document")
+    for number, damage in enumerate(_DAMAGED):
+        connection.execute(
+            f"INSERT INTO mktune_plans ({kept}, kv, document) SELECT {kept}, {number}, {damage} FROM mktune_plans "
+            "WHERE replaced IS NULL AND kv = 8192"
+        )
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        book = PlanBook.open(path, accept=CHECKED)
+        assert len(book) == 1 + len(_DAMAGED)
+        assert [winner.plan for winner in book.winners] == [make_plan(stages=2)]
+        Store.open(path).close()
+    with Store.open(path) as store, pytest.raises(StoreError, match="damaged"):
+        store.winners()
+    _alembic(path, "downgrade", "0004")
+    assert [winner.plan for winner in PlanBook.open(path).winners] == [make_plan(stages=2)]
+
+
 @pytest.mark.parametrize("found", ["0000", "", "00", "0001a", "-1", "'"])
 def test_a_schema_that_nobody_made_is_refused(tmp_path: Path, found: str) -> None:
-    path = _restored(RELEASED[0], tmp_path / "x.db")
+    path = restored(RELEASED[0], tmp_path / "x.db")
     connection = sqlite3.connect(path)
     connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (found,))
     connection.commit()

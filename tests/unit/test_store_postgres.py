@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from test_store_migrations import open_at_once
 from waiting import LIMIT_S
 
 from mktune.errors import InputError, StoreError
+from mktune.records import winner_to_dict
 from mktune.runtime import PlanBook
 from mktune.store import Store
 from mktune.trial import Outcome, Status, Winner
@@ -88,7 +90,13 @@ def test_a_server_of_before_answers_look_ups_and_is_upgraded(postgres: str, scal
         store.add_trial(study, make_trial(0, plan))
         store.put_winner(None, make_winner(plan))
         with store._database.write() as connection:
+            document = json.dumps(winner_to_dict(make_winner(plan)), sort_keys=True, separators=(",", ":"))
             connection.exec_driver_sql("ALTER TABLE mktune_studies DROP COLUMN scale_format")
+            for column in ("m_low", "m_high", "kv_low", "kv_high", "document"):
+                connection.exec_driver_sql(f"ALTER TABLE mktune_plans DROP COLUMN {column}")
+            connection.exec_driver_sql("ALTER TABLE mktune_plans ADD COLUMN document TEXT")
+            connection.exec_driver_sql("UPDATE mktune_plans SET document = %s", (document,))
+            connection.exec_driver_sql("ALTER TABLE mktune_plans ALTER COLUMN document SET NOT NULL")
             connection.exec_driver_sql("UPDATE mktune_alembic_version SET version_num = '0003'")
     with pytest.raises(StoreError, match="has schema 0003"):
         Store.open(postgres, write=False)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from mktune import deep_gemm
 from mktune.access import KernelFacts
 from mktune.device import Device
-from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops.base import PACKAGE, KernelWork, Op, Violation, Workspace
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -113,7 +113,7 @@ class WithDeepGemm(Op):
         if found := self.provided.config_violations(self, plan, shape, device):
             return found
         missing = deep_gemm.missing()
-        return [Violation("package", "", missing)] if missing else []
+        return [Violation(PACKAGE, "", missing)] if missing else []
 
     def workspaces(self, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         if plan.impl == deep_gemm.IMPL:
