@@ -1,6 +1,6 @@
-"""Does the machine code really wait? What the gate reads from the listing, seen once on the GPU for every cubin.
+"""Does the machine code really wait? What the gate reads from the listing, seen once on the GPU for every kernel.
 
-A layer of a plan runs kernel by kernel. Each whose cubin is new runs behind a producer that lets it start at once,
+A layer of a plan runs kernel by kernel. Each whose code is new runs behind a producer that lets it start at once,
 spins, and only then writes over poison what the kernel reads. Meanwhile the kernel may write nothing, its grid must not
 end first, and what the layer computes in this way must be right. NOTE: a kernel without a wait may keep its grid from
 ending by what today's hardware does; that its results came too soon tells all the same.
@@ -55,30 +55,32 @@ class Piece:
 
 
 class Probe:
-    """Keeps which cubins have held; `build` compiles what stands around them."""
+    """Keeps which kernels of which cubins have held; `build` compiles what stands around them."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
-        self._held: set[str] = set()
+        self._held: set[tuple[str, str]] = set()
 
     def check(self, plan: Plan, lowered: KernelGraph, kernels: Kernels, copies: Copies) -> str:
-        """How many cubins of the plan have held, those that did before included.
+        """How many kernels of the plan's cubins have held, those that did before included.
 
         Raises CandidateError (wrong_result) with the kernel that does not wait. What `copies` hold is lost.
         """
         layer = _Layer(plan, lowered, kernels, copies)
-        launches, found = dict(lowered.launches), dict[str, str]()
+        launches, found = dict(lowered.launches), set[tuple[str, str]]()
         for kernel in lowered.kernels:
-            cubin = hashlib.sha256(kernels[launches[kernel.name].kernel].cubin).hexdigest()
+            compiled = kernels[launches[kernel.name].kernel]
+            code = (hashlib.sha256(compiled.cubin).hexdigest(), compiled.symbol)
+            is_new = kernel.waits and code not in self._held | found
             if kernel.waits:
-                found.setdefault(cubin, kernel.name)
-            if kernel.waits and cubin not in self._held and found[cubin] == kernel.name:
+                found.add(code)
+            if is_new:
                 layer.probe(kernel, self._build)
             else:
                 layer.run(kernel)
         fail_on(layer.differences(), "behind a late producer:")
         self._held.update(found)
-        return f"{len(found)} cubin{'' if len(found) == 1 else 's'} held"
+        return f"{len(found)} kernel{'' if len(found) == 1 else 's'} held"
 
 
 class _Layer:

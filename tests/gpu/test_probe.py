@@ -29,8 +29,8 @@ def probed(probe, plan, graph, device):
 def test_the_default_kernels_hold(device, mode, m, kv):
     plan = builtin(mode, m, kv, device.arch)
     probe = Probe(lambda specs: compiled(device, specs))
-    assert probed(probe, plan, lowered(plan, device), device) == "11 cubins held"
-    assert probed(probe, plan, lowered(plan, device), device) == "11 cubins held"  # those that did before
+    assert probed(probe, plan, lowered(plan, device), device) == "11 kernels held"
+    assert probed(probe, plan, lowered(plan, device), device) == "11 kernels held"  # those that did before
 
 
 @pytest.mark.parametrize("mode", ["serial", "branches+pdl"])
