@@ -36,7 +36,12 @@ MKTUNE_DEVICE bool elect_one() {
 // ---- programmatic dependent launch -------------------------------------------------------------------------------
 // The wait returns when every direct prerequisite grid has completed and its writes are visible. The memory clobber
 // keeps the compiler from moving any access of produced data above it.
-MKTUNE_DEVICE void wait_for_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Built with MKTUNE_WITHOUT_WAIT, kernels do not wait: what a test plants for others to find.
+MKTUNE_DEVICE void wait_for_prerequisites() {
+#ifndef MKTUNE_WITHOUT_WAIT
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 MKTUNE_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- mbarriers ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ struct AddRmsnormQuantArgs {
   Bf16* residual_out;    // [rows, 6144]
   Bf16* h;               // [rows, 6144]
   u8* h_q;               // [rows, 6144] e4m3
-  float* h_s;            // [48, padded rows]
+  StoredScale* h_s;      // [48, padded rows]; words [12, padded rows]
   int rows;
 };
 
@@ -94,12 +94,12 @@ struct AddRmsnormQuant {
         value[2 * j + 1] = bf16_high((&hidden.x)[j]);
         peak = fmaxf(peak, fmaxf(fabsf(value[2 * j]), fabsf(value[2 * j + 1])));
       }
-      const QuantScale scale = q128_scale(lanes_max<kGroupLanes>(peak));
+      const QuantScale scale = row_scale(lanes_max<kGroupLanes>(peak));
       reinterpret_cast<uint2*>(args.h_q)[unit] = {q128_x4(value[0], value[1], value[2], value[3], scale),
                                                   q128_x4(value[4], value[5], value[6], value[7], scale)};
       reinterpret_cast<uint4*>(args.residual_out)[unit] = total;
       reinterpret_cast<uint4*>(args.h)[unit] = hidden;
-      if (team.rank % kGroupLanes == 0) args.h_s[index / kGroupLanes * padded + row] = scale.value;
+      if (team.rank % kGroupLanes == 0) store_row_scale(args.h_s, index / kGroupLanes, padded, row, scale);
     }
     if (row == args.rows - 1 && part == 0) clear_padding_scales<kGroups>(args.h_s, args.rows, team.rank, kThreads);
   }

@@ -4,6 +4,9 @@
 // Weights are the 64-row operand and tokens the narrow one, so that few tokens waste little of the tensor cores. Each
 // 128-wide group's product is promoted: scaled and added to an fp32 accumulator in registers.
 //
+// Scales come as quant.cuh says: fp32 of weights [n / 128, groups], or words [groups / 4, n], where each row has its
+// block's exponents.
+//
 //   load_weights      one thread; touches constants only, so it may run before the wait
 //   load_activations  one thread; behind the wait
 //   consume           4 or 8 whole warps; sees activations through the ring's barriers, so it stands behind the wait of
@@ -54,6 +57,10 @@ struct BlockFp8Gemm {
   // is full.
   static constexpr int kWindow = 64 * 1024 / Ring::kWeightBytes;
 
+  // Lines of activation scales that a tile brings in: in ue8m0 as many as have words that its groups may touch.
+  static constexpr int kScaleLines = kPackedScales ? (kGroups + 2) / kWordGroups + 1 : kGroups;
+  static_assert(kScaleLines <= kGroups, "the ring has room for a line a group");
+
   // ---- loaders -----------------------------------------------------------------------------------------------------
   static MKTUNE_DEVICE void load_weights(Ring ring, RingCursor cursor, const TensorMap& weights, int n, int first_group,
                                          int groups) {
@@ -74,12 +81,12 @@ struct BlockFp8Gemm {
     for (int i = 0; i < groups; ++i) prefetch_tensor_to_l2(weights, (first_group + i) * kQuantGroup, n);
   }
 
-  // `scales` is a map over [groups, padded rows], box [kGroups, block_m]. Rows beyond the last arrive as zeros.
+  // `scales` is a map over lines of padded rows, box [kScaleLines, block_m]. Rows beyond the last arrive as zeros.
   static MKTUNE_DEVICE void load_activations(Ring ring, RingCursor cursor, const TensorMap& activations,
                                              const TensorMap& scales, int m, int first_group, int groups) {
     if (cursor.tile > 0) mbarrier_wait(ring.scales_empty(), cursor.tile - 1 & 1);
-    mbarrier_expect(ring.scales_full(), kGroups * Ring::kScaleBytes);
-    copy_tensor(ring.scales(0), scales, m, first_group, ring.scales_full());
+    mbarrier_expect(ring.scales_full(), kScaleLines * Ring::kScaleBytes);
+    copy_tensor(ring.scales(0), scales, m, kPackedScales ? first_group / kWordGroups : first_group, ring.scales_full());
     for (int i = 0; i < groups; ++i, ++cursor.item) {
       const int stage = Ring::stage(cursor);
       if (cursor.item >= kStages) mbarrier_wait(ring.empty(stage), Ring::phase(cursor) ^ 1);
@@ -94,24 +101,38 @@ struct BlockFp8Gemm {
     float low, high;
     MKTUNE_DEVICE float of(int i) const { return __shfl_sync(0xffffffffu, i < 32 ? low : high, i % 32); }
   };
-  static MKTUNE_DEVICE WeightScales load_weight_scales(const float* scales, int groups, int lane) {
-    return {lane < groups ? __ldg(scales + lane) : 0.0f, lane + 32 < groups ? __ldg(scales + lane + 32) : 0.0f};
+  // Of the tile that begins at weight row n and `first_group`; `load` loads what a pointer points to.
+  template <class Op, class Load>
+  static MKTUNE_DEVICE WeightScales load_weight_scales(const StoredScale* scales, int n, int first_group, int groups,
+                                                       int lane, Load load) {
+    if constexpr (kPackedScales) {
+      const auto scale = [&](int i) {
+        const int group = first_group + i;
+        if (i >= groups) return 0.0f;
+        return power_of_byte(load(scales + group / kWordGroups * Op::kN + n / 128 * 128), group % kWordGroups);
+      };
+      return {scale(lane), scale(lane + 32)};
+    } else {
+      const StoredScale* first = scales + n / 128 * Op::kGroups + first_group;
+      return {lane < groups ? load(first + lane) : 0.0f, lane + 32 < groups ? load(first + lane + 32) : 0.0f};
+    }
   }
 
   // Sums the tile over `groups` K groups. With two warpgroups that split the groups, the first one's threads hold the
   // result; else each warpgroup holds its own rows. `thread` counts the consumers from 0. `exchange` is shared memory;
   // the caller syncs the consumers before it is used again for the next tile.
-  static MKTUNE_DEVICE void consume(Ring ring, RingCursor cursor, const WeightScales& weight_scales, int groups,
-                                    Accumulator& sum, int thread, float* exchange, int barrier) {
+  static MKTUNE_DEVICE void consume(Ring ring, RingCursor cursor, const WeightScales& weight_scales, int first_group,
+                                    int groups, Accumulator& sum, int thread, float* exchange, int barrier) {
     const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);  // uniform for the compiler
     clear_sums(sum);
 
     mbarrier_wait(ring.scales_full(), cursor.tile & 1);
     int i = kSplitsGroups ? warpgroup : 0;
     for (; i + (kDepth - 1) * kStep < groups; i += kDepth * kStep)
-      multiply<kDepth>(ring, {cursor.item + i, 0}, weight_scales, i, sum, warpgroup, thread);
+      multiply<kDepth>(ring, {cursor.item + i, 0}, weight_scales, first_group, i, sum, warpgroup, thread);
     if constexpr (kDepth > 1)
-      for (; i < groups; i += kStep) multiply<1>(ring, {cursor.item + i, 0}, weight_scales, i, sum, warpgroup, thread);
+      for (; i < groups; i += kStep)
+        multiply<1>(ring, {cursor.item + i, 0}, weight_scales, first_group, i, sum, warpgroup, thread);
     if constexpr (kSplitsGroups) add_second_warpgroup(sum[0], thread, exchange, barrier);
   }
 
@@ -155,10 +176,11 @@ struct BlockFp8Gemm {
   }
 
  private:
-  // kCount groups from `at` on, kStep apart, added to `sum`. `group` is the first one's place among the tile's scales.
+  // kCount groups from `at` on, kStep apart, added to `sum`. `group` is the first one's place among the tile's, which
+  // begin at `first_group`.
   template <int kCount>
-  static MKTUNE_DEVICE void multiply(Ring ring, RingCursor at, const WeightScales& weight_scales, int group,
-                                     Accumulator& sum, int warpgroup, int thread) {
+  static MKTUNE_DEVICE void multiply(Ring ring, RingCursor at, const WeightScales& weight_scales, int first_group,
+                                     int group, Accumulator& sum, int warpgroup, int thread) {
     const u32 first_row = (kSplitsGroups ? 0 : warpgroup * kHalves) * 64 * kGroupBytes;
     if constexpr (Multiply::kAsync) {
       typename Multiply::Product product[kCount][kHalves][kParts];
@@ -175,7 +197,7 @@ struct BlockFp8Gemm {
         for (int h = 0; h < kHalves; ++h)
           begin_parts(product[c][h], ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage));
       }
-      finish<kCount, 0>(ring, at, weight_scales, group, sum, product, thread);
+      finish<kCount, 0>(ring, at, weight_scales, first_group, group, sum, product, thread);
     } else {
       const float weight_scale = weight_scales.of(group);
       const int stage = wait_full(ring, at);
@@ -183,7 +205,7 @@ struct BlockFp8Gemm {
       for (int h = 0; h < kHalves; ++h)
         Multiply::run(ring.weights(stage) + first_row + h * 64 * kGroupBytes, ring.activations(stage), thread % 128,
                       [&](int j, const float(&product)[4]) {
-                        promote(sum[h][j], product, ring.scales(group), weight_scale, j, thread);
+                        promote(sum[h][j], product, token_scales(ring, first_group, group), weight_scale, j, thread);
                       });
       release(ring, at, thread);
     }
@@ -197,9 +219,9 @@ struct BlockFp8Gemm {
 
   // Ends and promotes product kThis and those behind it, in the order begun.
   template <int kCount, int kThis>
-  static MKTUNE_DEVICE void finish(Ring ring, RingCursor at, const WeightScales& weight_scales, int group,
-                                   Accumulator& sum, typename Multiply::Product (&product)[kCount][kHalves][kParts],
-                                   int thread) {
+  static MKTUNE_DEVICE void finish(Ring ring, RingCursor at, const WeightScales& weight_scales, int first_group,
+                                   int group, Accumulator& sum,
+                                   typename Multiply::Product (&product)[kCount][kHalves][kParts], int thread) {
     const RingCursor here{at.item + kThis * kStep, 0};
     const float weight_scale = weight_scales.of(group + kThis * kStep);
 #pragma unroll
@@ -209,10 +231,12 @@ struct BlockFp8Gemm {
         Multiply::template end<(kCount - 1 - kThis) * kHalves * kParts>(product[kThis][h][p]);
 #pragma unroll
         for (int j = 0; j < kTokenGroups; ++j)
-          promote(sum[h][j], product[kThis][h][p][j], ring.scales(group + kThis * kStep), weight_scale, j, thread);
+          promote(sum[h][j], product[kThis][h][p][j], token_scales(ring, first_group, group + kThis * kStep),
+                  weight_scale, j, thread);
       }
     release(ring, here, thread);
-    if constexpr (kThis + 1 < kCount) finish<kCount, kThis + 1>(ring, at, weight_scales, group, sum, product, thread);
+    if constexpr (kThis + 1 < kCount)
+      finish<kCount, kThis + 1>(ring, at, weight_scales, first_group, group, sum, product, thread);
   }
 
   static MKTUNE_DEVICE int wait_full(Ring ring, RingCursor at) {
@@ -226,14 +250,28 @@ struct BlockFp8Gemm {
     hand_back<Multiply::kAsync ? ReadBy::kTensorCores : ReadBy::kLoads>(ring.empty(Ring::stage(at)), thread);
   }
 
+  // Where the tokens' scales of a group are in shared memory, and in ue8m0 which byte of their words.
+  struct TokenScales {
+    u32 line, byte;
+  };
+  static MKTUNE_DEVICE TokenScales token_scales(Ring ring, int first_group, int group) {
+    if constexpr (!kPackedScales) return {ring.scales(group), 0};
+    const int place = first_group % kWordGroups + group;
+    return {ring.scales(place / kWordGroups), static_cast<u32>(place % kWordGroups)};
+  }
+
   // Tokens 8 * j … 8 * j + 7: the product times the token's and the block's scales.
-  static MKTUNE_DEVICE void promote(float (&sum)[4], const float (&product)[4], u32 scales, float weight_scale, int j,
-                                    int thread) {
+  static MKTUNE_DEVICE void promote(float (&sum)[4], const float (&product)[4], TokenScales scales, float weight_scale,
+                                    int j, int thread) {
     float even, odd;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(even), "=f"(odd)
-                 : "r"(scales + (8 * j + thread % 4 * 2) * 4)
+                 : "r"(scales.line + (8 * j + thread % 4 * 2) * 4)
                  : "memory");
+    if constexpr (kPackedScales) {
+      even = power_of_byte(__float_as_uint(even), scales.byte);
+      odd = power_of_byte(__float_as_uint(odd), scales.byte);
+    }
     even *= weight_scale;
     odd *= weight_scale;
     sum[0] = fmaf(product[0], even, sum[0]);

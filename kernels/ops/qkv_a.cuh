@@ -27,7 +27,7 @@ struct QkvAFinalizerArgs {
   const i64* positions;   // [rows]
   const i64* slots;       // [rows]; -1: the row has no place in the cache
   u8* q_lora_q;           // [rows, 2048] e4m3
-  float* q_lora_s;        // [16, padded rows]
+  StoredScale* q_lora_s;  // [16, padded rows]; words [4, padded rows]
   Bf16* mla_cache;        // [slots, 576]
   int rows;
 };
@@ -136,10 +136,10 @@ struct QkvAFinalizer {
 #pragma unroll
     for (int i = 0; i < kLoraRounds; ++i) {
       const int unit = i * kThreads + team.rank;
-      const QuantScale scale = q128_scale(peak[i]);
+      const QuantScale scale = row_scale(peak[i]);
       const float4 r = unpacked(lora[i]);
       reinterpret_cast<u32*>(args.q_lora_q)[row * kLoraUnits + unit] = q128_x4(r.x, r.y, r.z, r.w, scale);
-      if (team.rank % 32 == 0) args.q_lora_s[unit / 32 * padded + row] = scale.value;
+      if (team.rank % 32 == 0) store_row_scale(args.q_lora_s, unit / 32, padded, row, scale);
     }
 #pragma unroll
     for (int i = 0; i < kTailRounds; ++i) {

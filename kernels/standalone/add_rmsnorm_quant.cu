@@ -7,7 +7,7 @@ namespace mktune {
 template <int kThreads, int kParts, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kThreads)
     add_rmsnorm_quant(const Bf16* x, const Bf16* residual, const Bf16* norm_w, Bf16* residual_out, Bf16* h, u8* h_q,
-                      float* h_s, int rows) {
+                      StoredScale* h_s, int rows) {
   static_assert(kGdc != Gdc::kPrefetch, "A0 has no weights to prefetch");
   using Body = AddRmsnormQuant<kThreads, kParts>;
   __shared__ typename Team<kThreads>::Scratch scratch;

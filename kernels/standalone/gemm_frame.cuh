@@ -36,9 +36,9 @@ MKTUNE_DEVICE TileCoordinates tile_of_cluster_cta() {
 
 // prepare(thread) runs in the consumers, behind their wait, while operands are on their way; epilogue(sum, thread,
 // what prepare returned) when the tile is summed. beside() runs in the loaders' warps once all is asked for.
-// `weight_scales` is [n / 128, groups of all K].
+// `weight_scales` are those of all weights.
 template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Prepare, class Epilogue, class Beside>
-MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
+MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const StoredScale* weight_scales,
                                 const TensorMap& activations, const TensorMap& activation_scales,
                                 const TileCoordinates& tile, int l2_groups, Prepare prepare, Epilogue epilogue,
                                 Beside beside) {
@@ -66,8 +66,8 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
       prefetch_descriptor(activations);
     }
   } else {
-    const float* first = weight_scales + tile.n / 128 * Op::kGroups + tile.first_group;
-    scales = Gemm::load_weight_scales(first, tile.groups, threadIdx.x % 32);
+    scales = Gemm::template load_weight_scales<Op>(weight_scales, tile.n, tile.first_group, tile.groups,
+                                                   threadIdx.x % 32, [](const StoredScale* at) { return __ldg(at); });
   }
   __syncthreads();
 
@@ -97,8 +97,8 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
   } else {
     const auto prepared = prepare(static_cast<int>(threadIdx.x));
     typename Gemm::Accumulator sum;
-    Gemm::consume(ring, {}, scales, tile.groups, sum, threadIdx.x, reinterpret_cast<float*>(shared + Gemm::kExchangeAt),
-                  kConsumerBarrier);
+    Gemm::consume(ring, {}, scales, tile.first_group, tile.groups, sum, threadIdx.x,
+                  reinterpret_cast<float*>(shared + Gemm::kExchangeAt), kConsumerBarrier);
     trigger_at<kTrigger>(Trigger::kBeforeEpilogue);
     delay_before_results();
     epilogue(sum, static_cast<int>(threadIdx.x), prepared);
@@ -108,7 +108,7 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
 
 // epilogue(sum, thread) alone.
 template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Epilogue>
-MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
+MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const StoredScale* weight_scales,
                                 const TensorMap& activations, const TensorMap& activation_scales,
                                 const TileCoordinates& tile, int l2_groups, Epilogue epilogue) {
   run_gemm_cta<Op, Gemm, kGdc, kTrigger>(
@@ -119,7 +119,7 @@ MKTUNE_DEVICE void run_gemm_cta(u8* shared, const TensorMap& weights, const floa
 // A GEMM whose CTAs of a head are one cluster that finishes the head's rows. `make_finish(thread)` is what finishes
 // them, made in `prepare`'s place.
 template <class Op, class Gemm, int kSplitK, Gdc kGdc, Trigger kTrigger, class MakeFinish>
-MKTUNE_DEVICE void run_head_cluster(u8* shared, const TensorMap& weights, const float* weight_scales,
+MKTUNE_DEVICE void run_head_cluster(u8* shared, const TensorMap& weights, const StoredScale* weight_scales,
                                     const TensorMap& activations, const TensorMap& activation_scales, int rows,
                                     int l2_groups, MakeFinish make_finish) {
   using Cluster = HeadCluster<Gemm, kSplitK>;
@@ -143,7 +143,7 @@ template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages
           Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     gemm_producer(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                  const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
+                  const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out, int rows,
                   int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];

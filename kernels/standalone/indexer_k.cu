@@ -12,7 +12,7 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     indexer_k_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                           const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                           const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                            float* partials, Bf16* y, u32* counters, const float* ln_w, const float* ln_b,
                            const float* cos, const float* sin, const i64* positions, const i64* slots,
                            u8* index_k_cache, int rows, int l2_groups) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     indexer_k_cluster(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                      const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                      const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                       const float* ln_w, const float* ln_b, const float* cos, const float* sin, const i64* positions,
                       const i64* slots, u8* index_k_cache, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerK::kGroups / kSplitK, IndexerK::kSumParts>;

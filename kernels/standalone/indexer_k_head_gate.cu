@@ -34,7 +34,7 @@ MKTUNE_DEVICE void run_gate_tile(u8* shared, const TensorMap& weights, const Ten
 template <class K, class G, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kSharedThreads<K, G>, 1)
     indexer_k_head_gate(const __grid_constant__ TensorMap key_weights, const __grid_constant__ TensorMap codes,
-                        const float* key_scales, const __grid_constant__ TensorMap code_scales, void* out, int key_rows,
+                        const StoredScale* key_scales, const __grid_constant__ TensorMap code_scales, void* out, int key_rows,
                         int l2_groups, const __grid_constant__ TensorMap gate_weights,
                         const __grid_constant__ TensorMap hidden, float* partials, u32* tile_counters, float* g,
                         int rows, int l2_steps, u32 key_inverse, u32 inverse) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSharedThreads<K, G>, 1)
 template <class K, class G, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kSharedThreads<K, G>, 1)
     indexer_k_head_gate_last_arriver(
-        const __grid_constant__ TensorMap key_weights, const __grid_constant__ TensorMap codes, const float* key_scales,
+        const __grid_constant__ TensorMap key_weights, const __grid_constant__ TensorMap codes, const StoredScale* key_scales,
         const __grid_constant__ TensorMap code_scales, float* key_partials, Bf16* y, u32* key_counters,
         const float* ln_w, const float* ln_b, const float* cos, const float* sin, const i64* positions,
         const i64* slots, u8* index_k_cache, int key_rows, int l2_groups,

@@ -13,7 +13,7 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     indexer_q_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                           const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                           const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                            float* partials, Bf16* y, u32* counters, const float* cos, const float* sin, const float* g,
                            const i64* positions, u8* qi, float* w, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerQ::kGroups / kSplitK>;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     indexer_q_cluster(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                      const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                      const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                       const float* cos, const float* sin, const float* g, const i64* positions, u8* qi, float* w,
                       int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, IndexerQ::kGroups / kSplitK>;

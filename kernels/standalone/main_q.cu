@@ -9,7 +9,7 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     main_q_splits(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                  const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                  const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
                   u32* tile_counters, Bf16* q, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, MainQ::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];

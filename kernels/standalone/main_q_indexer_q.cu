@@ -11,7 +11,7 @@ namespace mktune {
 
 template <class Q, Gdc kGdc, Trigger kTrigger>
 MKTUNE_DEVICE void run_query_tile(u8* shared, const TensorMap& weights, const TensorMap& activations,
-                                  const float* weight_scales, const TensorMap& activation_scales, float* partials,
+                                  const StoredScale* weight_scales, const TensorMap& activation_scales, float* partials,
                                   u32* counters, Bf16* q, int rows, int l2_groups, const TilePlace& at) {
   if constexpr (Q::kSplitK == 1) {
     run_producer_tile<MainQ, Q, kGdc, kTrigger>(shared, weights, activations, weight_scales, activation_scales, q, rows,
@@ -33,10 +33,10 @@ MKTUNE_DEVICE void run_query_tile(u8* shared, const TensorMap& weights, const Te
 template <class Q, class I, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kSharedThreads<Q, I>, 1)
     main_q_indexer_q(const __grid_constant__ TensorMap query_weights, const __grid_constant__ TensorMap query_codes,
-                     const float* query_scales, const __grid_constant__ TensorMap query_code_scales,
+                     const StoredScale* query_scales, const __grid_constant__ TensorMap query_code_scales,
                      float* query_partials, u32* query_counters, Bf16* q, int query_rows, int query_l2_groups,
                      const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap codes,
-                     const float* weight_scales, const __grid_constant__ TensorMap code_scales, void* out, int rows,
+                     const StoredScale* weight_scales, const __grid_constant__ TensorMap code_scales, void* out, int rows,
                      int l2_groups, u32 query_inverse, u32 inverse) {
   static_assert(Q::kWarps == I::kWarps, "one launch has CTAs of one size");
   extern __shared__ __align__(1024) u8 shared[];
@@ -56,9 +56,9 @@ template <class Q, class I, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kSharedThreads<Q, I>, 1)
     main_q_indexer_q_last_arriver(
         const __grid_constant__ TensorMap query_weights, const __grid_constant__ TensorMap query_codes,
-        const float* query_scales, const __grid_constant__ TensorMap query_code_scales, float* query_partials,
+        const StoredScale* query_scales, const __grid_constant__ TensorMap query_code_scales, float* query_partials,
         u32* query_counters, Bf16* q, int query_rows, int query_l2_groups, const __grid_constant__ TensorMap weights,
-        const __grid_constant__ TensorMap codes, const float* weight_scales,
+        const __grid_constant__ TensorMap codes, const StoredScale* weight_scales,
         const __grid_constant__ TensorMap code_scales, float* partials, Bf16* y, u32* counters, const float* cos,
         const float* sin, const float* g, const i64* positions, u8* qi, float* w, int rows, int l2_groups,
         u32 query_inverse, u32 inverse) {

@@ -28,7 +28,7 @@ template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages
           Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     persistent_gemm(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                    const float* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out,
+                    const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales, void* out,
                     int rows, int l2_groups, int share, int longer, u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
@@ -48,7 +48,7 @@ template <class Op, Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages
           Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     persistent_gemm_splits(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                           const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                           const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                            float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups, int share,
                            int longer, u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups / kSplitK, Op::kSumParts>;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <class Op, Mma kMma, int kBlockM, int kBlockN, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     stream_k_gemm(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                  const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                  const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
                   int rows, int l2_groups, int share, int longer, u64 m_tiles_inverse, int most) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups, Op::kSumParts>;
   extern __shared__ __align__(1024) u8 shared[];
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <class Op, Mma kMma, int kBlockM, int kBlockN, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     stream_k_gemm_pieces(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                         const float* weight_scales, const __grid_constant__ TensorMap activation_scales,
+                         const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales,
                          float* partials, u32* tile_counters, Bf16* y, int rows, int l2_groups, int share, int longer,
                          u64 m_tiles_inverse) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, Op::kGroups, Op::kSumParts>;

@@ -32,20 +32,29 @@ MKTUNE_DEVICE void prefetch_scheduled_weights(const TensorMap& weights, const Sc
 // As Gemm::load_weight_scales, for a part that comes later. NOTE: a load of the read-only path would be moved down to
 // where its value is used, behind the main loop of the part before.
 template <class Op, class Gemm>
-MKTUNE_DEVICE typename Gemm::WeightScales load_part_scales(const float* weight_scales, const TileCoordinates& part,
+MKTUNE_DEVICE typename Gemm::WeightScales load_part_scales(const StoredScale* weight_scales, const TileCoordinates& part,
                                                            int lane) {
-  const float* first = weight_scales + part.n / 128 * Op::kGroups + part.first_group;
-  const auto load = [&](int i) {
-    float v = 0.0f;
-    if (i < part.groups) asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(first + i));
-    return v;
-  };
-  return {load(lane), load(lane + 32)};
+  if constexpr (kPackedScales) {
+    return Gemm::template load_weight_scales<Op>(weight_scales, part.n, part.first_group, part.groups, lane,
+                                                 [](const StoredScale* word) {
+                                                   u32 v;
+                                                   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(word));
+                                                   return v;
+                                                 });
+  } else {
+    const StoredScale* first = weight_scales + part.n / 128 * Op::kGroups + part.first_group;
+    const auto load = [&](int i) {
+      float v = 0.0f;
+      if (i < part.groups) asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(first + i));
+      return v;
+    };
+    return {load(lane), load(lane + 32)};
+  }
 }
 
 // epilogue(sum, part, thread) runs in the consumers for each part when it is summed; it may overwrite `sum`.
 template <class Op, class Gemm, Gdc kGdc, Trigger kTrigger, class Schedule, class Epilogue>
-MKTUNE_DEVICE void run_persistent_gemm_cta(u8* shared, const TensorMap& weights, const float* weight_scales,
+MKTUNE_DEVICE void run_persistent_gemm_cta(u8* shared, const TensorMap& weights, const StoredScale* weight_scales,
                                            const TensorMap& activations, const TensorMap& activation_scales,
                                            const Schedule& schedule, int l2_groups, Epilogue epilogue) {
   constexpr int kWeightWarp = Gemm::kThreads / 32, kActivationWarp = kWeightWarp + 1;
@@ -103,12 +112,13 @@ MKTUNE_DEVICE void run_persistent_gemm_cta(u8* shared, const TensorMap& weights,
     // NOTE: warps must be known to go round this loop together: else the compiler lets no two wgmma be under way at
     // once. Hence the shuffle, the __syncwarp, and no branch of single threads around those of an epilogue.
     for (RingCursor cursor{}; cursor.item < groups; ++cursor.tile) {
-      const int in_part = __shfl_sync(0xffffffffu, schedule.from(cursor.item).groups, 0), end = cursor.item + in_part;
+      const TileCoordinates part = schedule.from(cursor.item);
+      const int in_part = __shfl_sync(0xffffffffu, part.groups, 0), end = cursor.item + in_part;
       typename Gemm::WeightScales next{};
       if (end < groups) next = load_part_scales<Op, Gemm>(weight_scales, schedule.from(end), threadIdx.x % 32);
 
       typename Gemm::Accumulator sum;
-      Gemm::consume(ring, cursor, scales, in_part, sum, threadIdx.x,
+      Gemm::consume(ring, cursor, scales, part.first_group, in_part, sum, threadIdx.x,
                     reinterpret_cast<float*>(shared + Gemm::kExchangeAt), kPersistentConsumerBarrier);
       // The exchange has been read before it is written again. The scales' barrier orders the two as well, but
       // through the copy engine, where racecheck does not follow.

@@ -12,10 +12,10 @@ namespace mktune {
 template <Mma kMma, int kBlockM, int kBlockN, int kSplitK, int kStages, int kWarps, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
     qkv_a_last_arriver(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap activations,
-                       const float* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
+                       const StoredScale* weight_scales, const __grid_constant__ TensorMap activation_scales, float* partials,
                        Bf16* y, u32* tile_counters, u32* row_counters, const Bf16* q_norm_w, const Bf16* kv_norm_w,
                        const float* cos, const float* sin, const i64* positions, const i64* slots, u8* q_lora_q,
-                       float* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
+                       StoredScale* q_lora_s, Bf16* mla_cache, int rows, int l2_groups) {
   using Gemm = BlockFp8Gemm<kMma, kBlockM, kBlockN, kStages, kWarps, QkvA::kGroups / kSplitK>;
   extern __shared__ __align__(1024) u8 shared[];
   const TileCoordinates tile = tile_of_cta<QkvA, Gemm, kSplitK>();
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__((kWarps + 2) * 32, 1)
 template <int kThreads, int kSplitK, Gdc kGdc, Trigger kTrigger>
 __global__ void __launch_bounds__(kThreads, 1)
     qkv_a_finalizer(const void* in, const Bf16* q_norm_w, const Bf16* kv_norm_w, const float* cos, const float* sin,
-                    const i64* positions, const i64* slots, u8* q_lora_q, float* q_lora_s, Bf16* mla_cache, int rows) {
+                    const i64* positions, const i64* slots, u8* q_lora_q, StoredScale* q_lora_s, Bf16* mla_cache, int rows) {
   static_assert(kGdc != Gdc::kPrefetch, "the finalizer has no weights to prefetch");
   using Body = QkvAFinalizer<kThreads>;
   __shared__ typename Team<kThreads>::Scratch scratch;

@@ -53,7 +53,7 @@ MKTUNE_DEVICE TileCoordinates tile_at(const TilePlace& at) {
 // A tile whose rows another kernel finishes, or nobody: `out` is as in gemm_producer.
 template <class Op, class Tiling, Gdc kGdc, Trigger kTrigger>
 MKTUNE_DEVICE void run_producer_tile(u8* shared, const TensorMap& weights, const TensorMap& activations,
-                                     const float* weight_scales, const TensorMap& activation_scales, void* out, int rows,
+                                     const StoredScale* weight_scales, const TensorMap& activation_scales, void* out, int rows,
                                      int l2_groups, const TilePlace& at) {
   using Gemm = BlockFp8Gemm<Tiling::kMma, Tiling::kBlockM, Tiling::kBlockN, Tiling::kStages, Tiling::kWarps,
                             Op::kGroups / Tiling::kSplitK, Op::kSumParts>;
@@ -71,7 +71,7 @@ MKTUNE_DEVICE void run_producer_tile(u8* shared, const TensorMap& weights, const
 // A tile of finalizer = last_arriver. `make_finish(thread)` is what finishes a head's rows.
 template <class Op, class Tiling, Gdc kGdc, Trigger kTrigger, class MakeFinish>
 MKTUNE_DEVICE void run_head_tile(u8* shared, const TensorMap& weights, const TensorMap& activations,
-                                 const float* weight_scales, const TensorMap& activation_scales,
+                                 const StoredScale* weight_scales, const TensorMap& activation_scales,
                                  const HeadWorkspace& workspace, int rows, int l2_groups, const TilePlace& at,
                                  MakeFinish make_finish) {
   using Gemm = BlockFp8Gemm<Tiling::kMma, Tiling::kBlockM, Tiling::kBlockN, Tiling::kStages, Tiling::kWarps,

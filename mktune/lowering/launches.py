@@ -10,6 +10,7 @@ from mktune.graph.fused import fused_among, kernel_ops, launched_as, parts_of
 from mktune.graph.opgraph import Call, OpGraph
 from mktune.launch import Arg, Launch, ScalarArg
 from mktune.ops.launch import fused_launch, launches_for
+from mktune.ops.scale_formats import FP32
 from mktune.ops.sharing import placed_part
 from mktune.plan import KernelPlan, OpPlan, Plan
 from mktune.shape import Shape
@@ -20,7 +21,9 @@ def launches_of(plan: Plan, graph: OpGraph, shape: Shape, device: Device) -> tup
     found: dict[str, Launch] = {}
     for name, call in graph.calls.items():
         op = plan.op[name]
-        made = launches_for(call.op.title, op, placed_kernels(call, op, plan.kernel), shape, device)
+        placed = placed_kernels(call, op, plan.kernel)
+        scales = call.op.scale_format if call.op.ue8m0_ports else FP32
+        made = launches_for(call.op.title, op, placed, shape, device, scales)
         found |= {kernel: _named(launch, call) for kernel, launch in zip(call.kernel_names(op), made, strict=True)}
     fused = fused_among(plan.kernel)
     return tuple(

@@ -159,7 +159,7 @@ class CudaBench(Bench):
         return self._survives(plan, effort)[0]
 
     def _survives(self, plan: Plan, effort: Mapping[str, int] | None = None) -> tuple[str, dict[str, str]]:
-        """How `plan` was validated, and whether its bits repeat, by what is asked (`repeatability`).
+        """How `plan` was validated, and notes: whether its bits repeat (`repeatability`), and what the probe says.
 
         Raises CandidateError with what failed; where only a plan may win whose bits repeat, also with what does not.
         """
@@ -169,7 +169,7 @@ class CudaBench(Bench):
         for name, said in repeats.items():
             if self.deterministic and said.startswith(NO):
                 raise _DoesNotRepeat(Status.WRONG_RESULT, f"not {name}: {said.removeprefix(NO)}")
-        return str(reply["validated"]), repeats
+        return str(reply["validated"]), {**repeats, "probe": str(reply["probe"])}
 
     def stamps(self, plan: Plan, kernels: Sequence[str], replays: int = 60) -> Stamps:
         """Medians over replays of a diagnostic build; see `measure.stamps`."""
@@ -215,9 +215,9 @@ class CudaBench(Bench):
         decision = promotion.decide(right, samples)
         likely = put_back(decision.ranked[0].plan, self._device).values()
         self.prepare([changed.plan for changed in likely])  # compiled while the likely winner is validated
-        chosen, (validated, repeats), refuted = self._validated(decision.ranked)
+        chosen, (validated, found), refuted = self._validated(decision.ranked)
         losses, missing = attribute(chosen.plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
-        notes = {"clocks": _clocks(self.calibrate()), **repeats}
+        notes = {"clocks": _clocks(self.calibrate()), **found}
         notes |= {f"refuted {name}": why for name, why in refuted.items()}
         notes |= {f"left out {arm.name}": failed[_key(arm)] for arm in arms if _key(arm) in failed}
         notes |= {f"attribution of {group}": why for group, why in missing.items()}

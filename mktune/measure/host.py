@@ -34,6 +34,7 @@ from mktune.measure.correctness import KnownResults, verify
 from mktune.measure.gate import check_facts
 from mktune.measure.memory import Copies, Memory, layers_for, make_memory
 from mktune.measure.peer import peer_us
+from mktune.measure.probe import Probe
 from mktune.measure.screening import ScreeningBudget, check_finite, check_span, of_layers, screen
 from mktune.measure.session import Gauges, drifted, steady
 from mktune.measure.span import GraphTimer
@@ -99,6 +100,7 @@ class CudaHost:
         self._gauges = Gauges(self._device.uuid)
         self._compiled: dict[KernelSpec, CompiledKernel] = {}
         MODULES.keep(_KEPT_MODULES)
+        self._probe = Probe(self._kernels)
         self._do_open(ops)
         synchronize()
 
@@ -202,10 +204,11 @@ class CudaHost:
         return samples
 
     def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
-        """Provoke races, and compare bits. Raises what failed."""
-        parsed, lowered, _ = self._built(plan)
+        """Probe the cubins, provoke races, and compare bits. Raises what failed."""
+        parsed, lowered, kernels = self._built(plan)
+        probed = self._probe.check(parsed, lowered, kernels, self._opened.copies)
         found = validate(parsed, lowered, self._opened.copies, self._kernels, Effort(**(effort or {})))
-        return {"validated": found.how, "repeats": found.repeats.to_dict()}
+        return {"validated": found.how, "repeats": found.repeats.to_dict(), "probe": probed}
 
     def _do_stamps(self, plan: str, kernels: list[str], replays: int) -> Reply:
         """When `kernels` begin and end in a layer; see `stamps`."""

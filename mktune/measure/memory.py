@@ -102,7 +102,10 @@ class Copies:
         ]
         keep = counters(plan, memory.graph, memory.shape)
         scratch = [span_of(tensor) for name, tensor in spaces.items() if name not in keep]
-        poison = tuple((*scratch, *self._written(made)) for made in self.made)
+        poison = tuple(
+            (*scratch, *(span for name in made for span in self.written(layer, name)))
+            for layer, made in enumerate(self.made)
+        )
         return Buffers(tuple(addresses(layer) for layer in layers)), Poison(poison), spaces
 
     def restore(self) -> None:
@@ -133,12 +136,11 @@ class Copies:
         read = ((f"read {port}", name) for port, name in recorded.inputs if name in produced)
         return (*read, *recorded.outputs)
 
-    def _written(self, made: Tensors) -> list[Span]:
-        spans: list[Span] = []
-        for name, tensor in made.items():
-            spec = self.memory.graph.tensors[name]
-            spans += merge(self._rows(name, tensor)) if spec.kind == "cache" else [span_of(tensor)]
-        return spans
+    def written(self, layer: int, name: str) -> list[Span]:
+        """The bytes of the tensor `name` that `layer` writes: all of a result, and of a cache some rows."""
+        tensor = self.made[layer][name]
+        cached = self.memory.graph.tensors[name].kind == "cache"
+        return list(merge(self._rows(name, tensor))) if cached else [span_of(tensor)]
 
     def _rows(self, name: str, cache: torch.Tensor) -> list[Span]:
         """The bytes of a cache that the calls that update it say they write."""

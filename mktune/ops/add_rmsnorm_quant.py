@@ -39,6 +39,7 @@ class AddRmsnormQuant(Op):
         "h_q": Port("e4m3", ("m", HIDDEN), "codes"),
         "h_s": Port("f32", (HIDDEN // GROUP, "m4"), "row_scales"),
     }
+    ue8m0_impls = ("mktune",)
     ue8m0_ports: ClassVar[dict[str, Port]] = {"h_s": row_words(HIDDEN)}
 
     def default(self, arch: str) -> OpPlan:

@@ -84,6 +84,7 @@ class Op(ABC):
     weights       the inputs that are bound weights: constant while the graph runs
     ports         dtype and dimensions of every port; a port that is input and output is updated in place
     ue8m0_ports   what ports with scales are under the scale format ue8m0 (see `mktune.ops.scale_formats`)
+    ue8m0_impls   implementations that compute with either; their `launches` are told which (mktune/ops/launch)
     scale_format  how scales are represented, as the workload says
     """
 
@@ -93,6 +94,7 @@ class Op(ABC):
     weights: ClassVar[tuple[str, ...]] = ()
     ports: ClassVar[Mapping[str, Port]]
     ue8m0_ports: ClassVar[Mapping[str, Port]] = {}
+    ue8m0_impls: ClassVar[tuple[str, ...]] = ()
     scale_format: str = FP32
 
     def __init__(self, scale_format: str = FP32) -> None:
@@ -101,9 +103,11 @@ class Op(ABC):
             vars(self)["ports"] = {**self.ports, **self.ue8m0_ports}  # of this op, in the place of its class's
 
     def scale_formats(self, impl: str, arch: str) -> tuple[str, ...]:
-        """The formats of scales that implementation `impl` computes with on `arch`. Our kernels know fp32 alone; an op
-        that reads and writes no scales is the same in every format."""
-        return (FP32,) if self.ue8m0_ports else (self.scale_format,)
+        """The formats of scales that implementation `impl` computes with on `arch`. An op that reads and writes no
+        scales is the same in every format."""
+        if not self.ue8m0_ports:
+            return (self.scale_format,)
+        return (FP32, UE8M0) if impl in self.ue8m0_impls else (FP32,)
 
     def implementations(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         """Those of `choices` that compute this op's scale format on `arch`."""

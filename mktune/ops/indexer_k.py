@@ -73,6 +73,7 @@ class IndexerK(WithDeepGemm, GemmOp):
         "slots": Port("i64", ("m",), "slots"),
         "index_k_cache": Port("u8", ("pages", INDEX_PAGE_BYTES), "index_pages"),
     }
+    ue8m0_impls = ("wgmma", "mma_sync")
     ue8m0_ports: ClassVar[dict[str, Port]] = {"h_s": row_words(HIDDEN), "W_k_s": weight_words(INDEX_DIM, HIDDEN)}
 
     def config_violations(self, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:

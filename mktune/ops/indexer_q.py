@@ -66,6 +66,7 @@ class IndexerQ(WithDeepGemm, GemmOp):
         "qi": Port("e4m3", ("m", INDEX_HEADS, INDEX_DIM), "codes"),
         "w": Port("f32", ("m", INDEX_HEADS), scale=INDEX_WEIGHT_SCALE / 100),
     }
+    ue8m0_impls = ("wgmma", "mma_sync")
     ue8m0_ports: ClassVar[dict[str, Port]] = {
         "q_lora_s": row_words(Q_LORA),
         "W_iq_s": weight_words(INDEX_HEADS * INDEX_DIM, Q_LORA),

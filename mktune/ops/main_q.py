@@ -41,6 +41,7 @@ class MainQ(WithDeepGemm, GemmOp):
         "W_qb_s": Port("f32", (HEADS * HEAD_DIM // GROUP, Q_LORA // GROUP), "scales", Q_LORA**-0.5),
         "q": Port("bf16", ("m", HEADS, HEAD_DIM)),
     }
+    ue8m0_impls = ("wgmma", "mma_sync")
     ue8m0_ports: ClassVar[dict[str, Port]] = {
         "q_lora_s": row_words(Q_LORA),
         "W_qb_s": weight_words(HEADS * HEAD_DIM, Q_LORA),

@@ -70,6 +70,7 @@ class QkvA(WithDeepGemm, GemmOp):
         "q_lora_q": Port("e4m3", ("m", Q_LORA), "codes"),
         "q_lora_s": Port("f32", (Q_LORA // GROUP, "m4"), "row_scales"),
     }
+    ue8m0_impls = ("wgmma", "mma_sync")
     ue8m0_ports: ClassVar[dict[str, Port]] = {
         "h_s": row_words(HIDDEN),
         "W_a_s": weight_words(QKV_A, HIDDEN),

@@ -12,7 +12,7 @@ from mktune import resources
 from mktune.launch import Arg, ScalarArg, TensorMapArg
 
 HERE = Path(__file__).parent / "emulated_gemm"
-BYTES = {"u8": 1, "bf16": 2, "f32": 4}
+BYTES = {"u8": 1, "bf16": 2, "f32": 4, "i32": 4}
 
 
 def argument(arg: Arg, names: dict[str, str]) -> str:
@@ -27,7 +27,12 @@ def argument(arg: Arg, names: dict[str, str]) -> str:
 
 
 def compiled(
-    folder: Path, main: str, spoken: dict[str, tuple[tuple[str, str], ...]], optimise: str = "-O2", **included: str
+    folder: Path,
+    main: str,
+    spoken: dict[str, tuple[tuple[str, str], ...]],
+    optimise: str = "-O2",
+    defines: tuple[tuple[str, str], ...] = (),
+    **included: str,
 ) -> Path:
     """`main` for the host, with kernels' sources in which something is said in other words, and files it includes."""
     compiler = shutil.which("g++")
@@ -46,7 +51,18 @@ def compiled(
     for name, text in included.items():
         (folder / f"{name}.inc").write_text(text)
     folders = [f"-I{path}" for path in (folder, HERE, resources.kernels())]
-    command = [compiler, "-std=c++20", optimise, "-w", *folders, str(HERE / main), "-o", str(folder / "emulated")]
+    macros = [f"-D{name}={value}" for name, value in defines]
+    command = [
+        compiler,
+        "-std=c++20",
+        optimise,
+        "-w",
+        *macros,
+        *folders,
+        str(HERE / main),
+        "-o",
+        str(folder / "emulated"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder / "emulated"

@@ -86,7 +86,7 @@ class FakeHost:
 
     def _do_validate(self, plan: str, effort: dict[str, int]) -> dict[str, Any]:
         self._meet(plan)
-        return {"validated": "540 replays of a fake", "repeats": {"deterministic": "yes"}}
+        return {"validated": "540 replays of a fake", "repeats": {"deterministic": "yes"}, "probe": "3 kernels held"}
 
     def _do_rounds(self, plans: dict[str, str], rounds: int) -> dict[str, Any]:
         for plan in plans.values():

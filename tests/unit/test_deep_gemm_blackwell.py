@@ -10,8 +10,9 @@ from mktune.executors.arguments import check_tensor_map
 from mktune.jit.build import build
 from mktune.jit.cubin import parameters
 from mktune.launch import Launch, ScalarArg
+from mktune.ops.deep_gemm.tall_tiles import TallTiles
 from mktune.ops.gemm import GemmOp
-from mktune.ops.launch.deep_gemm_blackwell import TallTiles, bf16_gemm, fp8_gemm
+from mktune.ops.launch.deep_gemm_blackwell import bf16_gemm, fp8_gemm
 from mktune.ops.registry import all_ops
 from mktune.plan import KernelPlan
 from mktune.shape import Shape

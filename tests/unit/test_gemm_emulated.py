@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from mktune.ops.launch.block_fp8 import BlockFp8Kernels
 from mktune.ops.main_q import MainQ
 from mktune.ops.q_absorb import QAbsorb
 from mktune.ops.qkv_a import QkvA
+from mktune.ops.scale_formats import FP32, UE8M0
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -39,16 +40,21 @@ FRAME = "standalone/persistent_gemm_frame.cuh"
 # What the host has no words for, and what is said instead.
 SPOKEN = {
     "ops/block_fp8_gemm.cuh": (
-        """    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+        (
+            """    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(even), "=f"(odd)
-                 : "r"(scales + (8 * j + thread % 4 * 2) * 4)
+                 : "r"(scales.line + (8 * j + thread % 4 * 2) * 4)
                  : "memory");
 """,
-        "    load_token_scales(even, odd, scales + (8 * j + thread % 4 * 2) * 4);\n",
+            "    load_token_scales(even, odd, scales.line + (8 * j + thread % 4 * 2) * 4);\n",
+        ),
     ),
     FRAME: (
-        'asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(first + i));',
-        "v = load_part_scale(first + i);",
+        (
+            'asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(first + i));',
+            "v = load_part_scale(first + i);",
+        ),
+        ('asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(word));', "v = load_part_scale(word);"),
     ),
 }
 
@@ -81,6 +87,7 @@ class Case:
     plan: OpPlan
     kernel: KernelPlan
     m: int
+    scale_format: str = FP32
 
     @property
     def violations(self) -> list[Violation]:
@@ -90,7 +97,7 @@ class Case:
 
     @property
     def launch(self) -> Launch:
-        shape, kernels = Shape.from_m(self.m, 64), KERNELS[self.op]
+        shape, kernels = Shape.from_m(self.m, 64), KERNELS[self.op].under(self.scale_format)
         sums = kernels.sums(self.plan)
         if self.op is Summed and sums == "partials":
             return kernels.adding(self.plan, self.kernel, shape, "q")
@@ -149,20 +156,22 @@ def _call(case: Case) -> str:
 
 
 def _program(folder: Path, cases: list[Case], *faults: tuple[str, str]) -> Path:
-    spoken = {path: (pair,) for path, pair in SPOKEN.items()}
-    spoken[FRAME] += faults
+    spoken = {**SPOKEN, FRAME: SPOKEN[FRAME] + faults}
     problems = (
         f"struct {op.__name__} : GemmProblem<{op.problem.n}, {op.problem.k}> {{\n"
         f"  static constexpr int kSumParts = {2 if op is Finished else 1};\n}};\n"
         for op in KERNELS
     )
     quick = "-O1" if faults else "-O2"  # few launches take less time to run than to compile well
-    return compiled(folder, "main.cpp", spoken, quick, problems="".join(problems), cases="".join(map(_call, cases)))
+    (defines,) = {case.launch.kernel.defines for case in cases}  # a program reads scales in one format
+    calls = "".join(map(_call, cases))
+    return compiled(folder, "main.cpp", spoken, quick, defines, problems="".join(problems), cases=calls)
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _program(tmp_path_factory.mktemp("emulated"), CASES)
+@pytest.fixture(scope="module", params=[FP32, UE8M0])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cases = [replace(case, scale_format=request.param) for case in CASES]
+    return _program(tmp_path_factory.mktemp("emulated"), cases)
 
 
 def test_the_cases_exist() -> None:

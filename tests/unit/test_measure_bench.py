@@ -91,7 +91,7 @@ class FakeWorker:
 
     def _validate(self, plan, request):
         repeats = {"deterministic": "yes", "batch invariant": "yes"} | self.repeats.get(plan, {})
-        return {"validated": f"540 replays of {plan[:6]}", "repeats": repeats}
+        return {"validated": f"540 replays of {plan[:6]}", "repeats": repeats, "probe": "3 kernels held"}
 
 
 class FakeCompiler:
@@ -241,6 +241,7 @@ def test_a_winner_says_whether_its_bits_repeat_and_where_that_is_asked_for_only_
     assert row.plan == fast
     assert dict(row.extra)["deterministic"].startswith("no: 3 of 540")
     assert dict(row.extra)["batch invariant"] == "yes"
+    assert dict(row.extra)["probe"] == "3 kernels held"
     bench.deterministic = True
     row = bench.promote([fast, slow], BUILTINS)
     assert row.plan == slow

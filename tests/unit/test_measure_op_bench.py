@@ -6,6 +6,7 @@ import json
 
 import pytest
 from command_line import run
+from test_scale_format_key import unimplemented
 
 from mktune.backends.models import KNOWN
 from mktune.errors import CandidateError
@@ -18,6 +19,8 @@ from mktune.measure.stream import RINGS, graphs
 from mktune.shape import Shape
 from mktune.trial import Measurement, Outcome, Policy, Status
 from mktune.validity import check
+
+__all__ = ["unimplemented"]
 
 PREFIX = workload("glm52_attention_prefix")
 H200 = KNOWN["h200"]
@@ -124,6 +127,7 @@ def test_the_command_prints_a_table_or_json(capsys, monkeypatch, nothing_provide
     assert found["rows"][0]["config"]["impl"] == "wgmma"
 
 
+@pytest.mark.usefixtures("unimplemented")
 def test_a_format_that_some_ops_lack_is_measured_of_the_others_one_by_one(capsys, monkeypatch, nothing_provided):
     """D2 and C0 are not connected, and no process can have an op that nothing computes."""
     backend = FakeBackend()
@@ -137,6 +141,7 @@ def test_a_format_that_some_ops_lack_is_measured_of_the_others_one_by_one(capsys
     assert out.startswith(f"{PREFIX.name} ue8m0, M 16")
 
 
+@pytest.mark.usefixtures("unimplemented")
 @pytest.mark.parametrize(
     ("ops", "lacking"), [(("--ops", "C0,B0"), "B0"), ((), "A0, B0, B1, D0, D1")], ids=lambda each: str(each)
 )

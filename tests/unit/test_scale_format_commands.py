@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from command_line import run
-from test_scale_format_key import NAME, SCALED, gate, gate_winner, implemented
+from test_scale_format_key import NAME, SCALED, gate, gate_winner, implemented, unimplemented
 
 from mktune.store import Store, read_bundle
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
-__all__ = ["implemented"]
+__all__ = ["implemented", "unimplemented"]
 
 CELL = ("--m", "16", "--kv", "8192", "--backend", "sim")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,7 @@ def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("unimplemented")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_nothing_computes_is_refused_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

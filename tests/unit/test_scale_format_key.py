@@ -16,6 +16,7 @@ from test_book import ask, plan_of, reason, served
 
 from mktune import backends
 from mktune.backends.base import Problem
+from mktune.backends.models import gpu_of
 from mktune.errors import InputError, PlanError, PlanNotFound
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.builtin import make_plan as make_builtin
@@ -24,6 +25,7 @@ from mktune.jit.fingerprint import kernels_fingerprint
 from mktune.measure.ablation import cell_plans
 from mktune.ops import checks
 from mktune.ops.base import Op
+from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.plan import Plan
 from mktune.runtime import Miss, PlanBook, RequestError
 from mktune.runtime.coverage import coverage
@@ -56,6 +58,20 @@ def implemented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if every implementation computed both formats."""
     _forget()
     monkeypatch.setattr(Op, "scale_formats", lambda self, impl, arch: ("fp32", "ue8m0"))
+    yield
+    _forget()
+
+
+@pytest.fixture
+def unimplemented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if nothing computed ue8m0."""
+
+    def plain(self: Op, *args: str) -> tuple[str, ...]:
+        return ("fp32",) if self.ue8m0_ports else (self.scale_format,)
+
+    _forget()
+    for op in (Op, WithDeepGemm):
+        monkeypatch.setattr(op, "scale_formats", plain)
     yield
     _forget()
 
@@ -110,7 +126,22 @@ def test_a_problem_names_its_format_only_where_it_is_not_the_workloads_own() -> 
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_ops_with_scales_have_no_implementation_yet_and_the_others_have(arch: str) -> None:
+def test_our_kernels_compute_both_formats_and_templates_one_on_each_architecture(arch: str) -> None:
+    PLAIN.require_implementations(None, arch)
+    PACKED.require_implementations(None, arch)
+    device = gpu_of(arch)
+    for name in ("A0", "B0", "B1", "D0", "D1"):
+        offered = {known: set(known.graph.calls[name].op.implementations(arch)) for known in (PLAIN, PACKED)}
+        assert offered[PLAIN] - {"deep_gemm"} == offered[PACKED] - {"deep_gemm"}
+        provides = PACKED if arch != "sm_90a" else PLAIN
+        assert [known for known in offered if "deep_gemm" in offered[known]] == ([provides] if name != "A0" else [])
+    for mode in ("serial", "branches+pdl"):
+        assert check(make_builtin(PACKED, None, SHAPE, arch, mode), device) == []
+
+
+@pytest.mark.usefixtures("unimplemented")
+@pytest.mark.parametrize("arch", ARCHS)
+def test_without_kernels_ops_with_scales_have_no_implementation_and_the_others_have(arch: str) -> None:
     for ops in (("A0",), ("B0",), ("B1",), ("D0",), ("D1",), None):
         with pytest.raises(InputError, match=rf"^no implementation of {','.join(ops or ('A0',))}.*ue8m0 on {arch}: "):
             PACKED.require_implementations(ops, arch)
@@ -119,6 +150,7 @@ def test_ops_with_scales_have_no_implementation_yet_and_the_others_have(arch: st
     PLAIN.require_implementations(None, arch)
 
 
+@pytest.mark.usefixtures("unimplemented")
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_space_without_an_implementation_says_so_in_one_line(arch: str) -> None:
     device = replace(H200, arch=arch)
@@ -147,6 +179,7 @@ def test_an_implementation_that_computes_the_format_is_all_that_the_space_has(mo
     _forget()
 
 
+@pytest.mark.usefixtures("unimplemented")
 def test_a_plan_that_nothing_computes_is_no_valid_one() -> None:
     found = check(make_builtin(PACKED, ("A0", "B0"), SHAPE, "sm_90a", "serial"), H200)
     assert [(violation.rule, violation.where) for violation in found] == [
@@ -158,6 +191,7 @@ def test_a_plan_that_nothing_computes_is_no_valid_one() -> None:
     assert check(gate(), H200) == []
 
 
+@pytest.mark.usefixtures("unimplemented")
 def test_a_model_is_only_of_what_there_is() -> None:
     sim = backends.get("sim")
     with pytest.raises(InputError, match=r"^no implementation of A0 computes scale_format ue8m0 on sm_90a"):
@@ -166,6 +200,7 @@ def test_a_model_is_only_of_what_there_is() -> None:
         assert bench.verify(gate()) == ""
 
 
+@pytest.mark.usefixtures("unimplemented")
 def test_commands_end_with_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = ["--store", str(tmp_path / "x.db")]
     _, err = run(capsys, *TUNE, *SCALED, *store, code=2)
@@ -207,6 +242,7 @@ def test_each_format_gets_its_own_plan_and_none_means_the_workloads_own() -> Non
         assert reason(ask(book, ops=("C0",), scale_format="ue9")) == "layout"
 
 
+@pytest.mark.usefixtures("unimplemented")
 def test_a_stored_plan_that_nothing_here_computes_is_not_served() -> None:
     book = PlanBook.of([served(replace(make_plan(), scale_format="ue8m0"))])
     found = ask(book, scale_format="ue8m0")

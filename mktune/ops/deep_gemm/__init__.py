@@ -17,6 +17,7 @@ from mktune import deep_gemm
 from mktune.access import KernelFacts
 from mktune.device import Device
 from mktune.ops.base import PACKAGE, KernelWork, Op, Violation, Workspace
+from mktune.ops.scale_formats import FP32
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -44,6 +45,10 @@ class Provided(ABC):
     @abstractmethod
     def choices(self, op: Any, arch: str) -> dict[str, tuple[ConfigValue, ...]]:
         """Config field → its values on `arch`; empty where no template computes the contract there."""
+
+    def scale_formats(self, op: Op, arch: str) -> tuple[str, ...]:
+        """The formats of scales that its templates compute with on `arch`."""
+        return (FP32,) if op.ue8m0_ports else (op.scale_format,)
 
     @abstractmethod
     def kernels(self, op: Any) -> tuple[str, ...]:
@@ -79,6 +84,9 @@ class WithDeepGemm(Op):
         own = super().choices(arch)  # type: ignore[safe-super]  # of the class behind
         fields = self.provided.choices(self, arch)
         return {**own, deep_gemm.IMPL: fields} if fields else own
+
+    def scale_formats(self, impl: str, arch: str) -> tuple[str, ...]:
+        return self.provided.scale_formats(self, arch) if impl == deep_gemm.IMPL else super().scale_formats(impl, arch)
 
     def missing(self, impl: str) -> str:
         return deep_gemm.missing() if impl == deep_gemm.IMPL else super().missing(impl)

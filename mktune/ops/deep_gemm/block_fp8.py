@@ -1,7 +1,8 @@
 """DeepGEMM's block-FP8 GEMM for B0, B1, D0 and D1: its kernel writes y in bf16, our finalizer kernel the op's outputs.
 
-The template is sm90_fp8_gemm_1d2d_impl: activation scales 1 × 128, weight scales 128 × 128, both fp32. That for
-Blackwell takes scales that are powers of two only, so it is no implementation of a contract with fp32 scales.
+On Hopper the template is sm90_fp8_gemm_1d2d_impl: activation scales 1 × 128, weight scales 128 × 128, both fp32. That
+for Blackwell, sm100_fp8_fp4_gemm_1d1d_impl, takes scales that are powers of two only: it is an implementation of the
+contract under scale_format ue8m0, and a config of it has no block_n.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import ClassVar
 from mktune.access import KernelFacts
 from mktune.deep_gemm import IMPL
 from mktune.device import Device
-from mktune.ops.base import KernelWork, Violation, Workspace
-from mktune.ops.checks import field_violations, reads, trigger_class, writes
+from mktune.ops.base import KernelWork, Op, Violation, Workspace
+from mktune.ops.checks import field_violations, reads, smem_violations, trigger_class, writes
 from mktune.ops.deep_gemm import TEMPLATE, Placement, Provided
 from mktune.ops.deep_gemm.heuristic import Desired, pick
-from mktune.ops.deep_gemm.tiles import Tiles, config_of, fields_of, in_flight
+from mktune.ops.deep_gemm.tall_tiles import TallTiles, tall_default, tall_fields
+from mktune.ops.deep_gemm.tiles import Tiles, config_of, fields_of
 from mktune.ops.gemm import FINALIZER_BYTES, GemmOp, finalizer_facts
-from mktune.ops.gemm_tiles import GemmConfig
+from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
+from mktune.ops.scale_formats import FP32, UE8M0
 from mktune.plan import ConfigValue, KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -30,21 +33,30 @@ BLOCK_N = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 RESULT_BYTES = 2
 
 SOURCE = "providers/deep_gemm/sm90_fp8_gemm.cu"
+TALL_SOURCE = "providers/deep_gemm/sm100_fp8_gemm.cu"
+
+_HOPPER, _BLACKWELL = "sm_90a", ("sm_100a", "sm_103a")
 
 
 class BlockFp8(Provided):
     """See the module."""
 
-    sources = (SOURCE,)
+    sources = (SOURCE, TALL_SOURCE)
     placements: ClassVar[Mapping[str, Placement]] = {"": TEMPLATE, "p": TEMPLATE}
 
     def choices(self, op: GemmOp, arch: str) -> dict[str, tuple[ConfigValue, ...]]:
-        if arch != "sm_90a":
+        if arch == _HOPPER:
+            fields = fields_of(BLOCK_M, BLOCK_N, multicast=True)
+        elif arch in _BLACKWELL and op.scale_format == UE8M0:
+            fields = tall_fields()
+        else:
             return {}
-        fields = fields_of(BLOCK_M, BLOCK_N, multicast=True)
         if not op.has_finalizer:
             return fields
         return {**fields, "finalizer": ("kernel",), "finalizer_threads": (128, 256, 512)}
+
+    def scale_formats(self, op: Op, arch: str) -> tuple[str, ...]:
+        return (FP32,) if arch == _HOPPER else (UE8M0,)
 
     def kernels(self, op: GemmOp) -> tuple[str, ...]:
         return ("p", "f") if op.has_finalizer else ("",)
@@ -57,8 +69,9 @@ class BlockFp8(Provided):
     def config_violations(self, op: GemmOp, plan: OpPlan, shape: Shape, device: Device) -> list[Violation]:
         if found := field_violations(op, plan, device.arch):
             return found
-        tiles = Tiles.of(plan)
-        return tiles.violations(device, smem_bytes(op, tiles))
+        tiles = tiles_of(plan)
+        smem = smem_bytes(op, tiles)
+        return tiles.violations(device, smem) if isinstance(tiles, Tiles) else smem_violations(smem, device)
 
     def workspaces(self, op: GemmOp, plan: OpPlan, shape: Shape) -> tuple[Workspace, ...]:
         if not op.has_finalizer:
@@ -66,11 +79,11 @@ class BlockFp8(Provided):
         return (Workspace("y", RESULT_BYTES * shape.m * op.problem.n),)
 
     def work(self, op: GemmOp, plan: OpPlan, shape: Shape) -> tuple[KernelWork, ...]:
-        tiles, problem = Tiles.of(plan), op.problem
+        tiles, problem = tiles_of(plan), op.problem
         given = sum(op.ports[port].nbytes(shape) for port in op.activations)
         y = RESULT_BYTES * shape.m * problem.n
         cold, ctas = op.bytes_read(shape), tiles.grid(problem, shape.m)
-        ring = min(cold, in_flight(tiles, problem, shape))
+        ring = min(cold, tiles.stages * STEP_BYTES * tiles.block_n * ctas)
         gemm = KernelWork(ctas, tiles.threads, smem_bytes(op, tiles), cold, given + y, ring, op.flops(shape))
         if not op.has_finalizer:
             return (gemm,)
@@ -80,20 +93,32 @@ class BlockFp8(Provided):
         return gemm, finish
 
     def heuristic(self, op: GemmOp, shape: Shape, device: Device) -> OpPlan:
-        fields = config_of(pick(Desired(op.problem, shape.m, device.sms)), multicast=True)
+        if device.arch == _HOPPER:
+            fields = config_of(pick(Desired(op.problem, shape.m, device.sms)), multicast=True)
+        else:
+            fields = tall_default(
+                op.problem, shape.m
+            )  # NOTE: not what DeepGEMM picks on Blackwell, of which none was seen
         if op.has_finalizer:
             fields |= {"finalizer": "kernel", "finalizer_threads": op.defaults["finalizer_threads"]}
         return OpPlan.of(IMPL, fields)
 
 
-def smem_bytes(op: GemmOp, tiles: Tiles) -> int:
+def tiles_of(plan: OpPlan) -> Tiles | TallTiles:
+    """The tile of a plan whose fields were checked, as the template for its architecture takes it."""
+    return Tiles.of(plan) if "block_n" in dict(plan.config) else TallTiles.of(plan)
+
+
+def smem_bytes(op: GemmOp, tiles: Tiles | TallTiles) -> int:
     """Dynamic shared memory of a CTA of the GEMM."""
+    if isinstance(tiles, TallTiles):
+        return tiles.smem_bytes(RESULT_BYTES, scaled=True)
     return tiles.smem_bytes(op.problem, RESULT_BYTES, scaled=True)
 
 
 def finalizer_config(plan: OpPlan) -> GemmConfig:
     """What our finalizer kernel is told: one split, and its threads. Of the tile it knows nothing."""
-    tiles, fields = Tiles.of(plan), dict(plan.config)
+    tiles, fields = tiles_of(plan), dict(plan.config)
     threads = int(fields.get("finalizer_threads", 256))
     return GemmConfig(tiles.block_m, tiles.block_n, 1, tiles.stages, 4, str(fields.get("finalizer", "")), threads)
 

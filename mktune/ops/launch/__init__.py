@@ -1,6 +1,7 @@
 """How the kernels of configured ops are launched: a module per op, `<title>.py`, with buffers named by port.
 
-    launches      (op plan, kernel plans, shape, device) → one launch for each kernel, in issue order
+    launches      (op plan, kernel plans, shape, device) → one launch for each kernel, in issue order; of an op with
+                  `ue8m0_impls` also (…, scale_format)
     dynamic_smem  (op plan, kernel suffix) → bytes of dynamic shared memory of one CTA
 
 They are found by the op's title, here or in one's own packages (see `mktune.extensions`). What ops do as one launch is
@@ -23,6 +24,7 @@ from mktune.device import Device
 from mktune.errors import SetupError
 from mktune.launch import Launch
 from mktune.ops.launch.description import with_defines
+from mktune.ops.scale_formats import FP32
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -30,10 +32,19 @@ __all__ = ["dynamic_smem", "fused_launch", "has_kernels", "launches_for", "with_
 
 
 def launches_for(
-    title: str, plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device
+    title: str,
+    plan: OpPlan,
+    kernels: tuple[KernelPlan, ...],
+    shape: Shape,
+    device: Device,
+    scale_format: str = FP32,
 ) -> tuple[Launch, ...]:
-    """One launch for each kernel of the op, in issue order. Raises SetupError for an op without CUDA kernels."""
-    made: tuple[Launch, ...] = _described(title).launches(plan, kernels, shape, device)
+    """One launch for each kernel of the op, in issue order. Raises SetupError for an op without CUDA kernels.
+
+    scale_format  that of an op whose ports have scales; others are launched alike in every format
+    """
+    known = () if scale_format == FP32 else (scale_format,)
+    made: tuple[Launch, ...] = _described(title).launches(plan, kernels, shape, device, *known)
     return made
 
 

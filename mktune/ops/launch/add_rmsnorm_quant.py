@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg
-from mktune.ops.launch.description import instance, placement
+from mktune.ops.launch.description import instance, placement, scale_defines
+from mktune.ops.scale_formats import FP32
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
 
-def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+def launches(
+    plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device, scale_format: str = FP32
+) -> tuple[Launch, ...]:
     """The one kernel of A0."""
     threads = int(dict(plan.config)["threads"])
     args: tuple[Arg, ...] = (
@@ -21,7 +24,8 @@ def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device
     )
     parts = _parts(shape, device)
     parameters = (threads, parts, *placement(kernels[0], prefetches=False))
-    spec = instance("standalone/add_rmsnorm_quant.cu", "add_rmsnorm_quant", parameters, args)
+    defines = scale_defines(scale_format)
+    spec = instance("standalone/add_rmsnorm_quant.cu", "add_rmsnorm_quant", parameters, args, defines)
     return (Launch(spec, (shape.m, parts, 1), threads, 0, args),)
 
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from mktune import deep_gemm
 from mktune.graph.tensors import round_up
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg, TensorMapArg
-from mktune.ops.deep_gemm.block_fp8 import finalizer_config, smem_bytes
-from mktune.ops.deep_gemm.tiles import Tiles
+from mktune.ops.deep_gemm.block_fp8 import finalizer_config, smem_bytes, tiles_of
+from mktune.ops.deep_gemm.tall_tiles import TallTiles
 from mktune.ops.dimensions import GROUP
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_schedules import FP8_SOURCE, ONE_TILE, STREAM_K, Shares
 from mktune.ops.gemm_tiles import STEP_BYTES, GemmConfig
+from mktune.ops.launch import deep_gemm_blackwell
 from mktune.ops.launch.deep_gemm import fp8_gemm
-from mktune.ops.launch.description import instance, placement, share_args
+from mktune.ops.launch.description import instance, placement, scale_defines, share_args
+from mktune.ops.scale_formats import FP32, UE8M0, WORD
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -30,11 +32,17 @@ class BlockFp8Kernels:
     op      whose operands and activations are a pair each: values and scales
     source  path under kernels/
     struct  C++ name of its GemmProblem
+    scale_format  of rows and weights
     """
 
     op: type[GemmOp]
     source: str
     struct: str
+    scale_format: str = FP32
+
+    def under(self, scale_format: str) -> BlockFp8Kernels:
+        """The same kernels in another format of scales."""
+        return replace(self, scale_format=scale_format)
 
     def config(self, plan: OpPlan) -> GemmConfig:
         """The config of our own kernels under `plan`: of impl deep_gemm the finalizer alone is ours."""
@@ -43,7 +51,10 @@ class BlockFp8Kernels:
     def producer(self, plan: OpPlan, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
         """The GEMM alone: partial sums into `out`, or bf16 where a tile is summed by one CTA."""
         if plan.impl == deep_gemm.IMPL:
-            return fp8_gemm(self.op(), Tiles.of(plan), kernel, shape, out)
+            tiles = tiles_of(plan)
+            if isinstance(tiles, TallTiles):
+                return deep_gemm_blackwell.fp8_gemm(self.op(), tiles, kernel, shape, out)
+            return fp8_gemm(self.op(), tiles, kernel, shape, out)
         config = GemmConfig.of(plan)
         if config.schedule == ONE_TILE:
             return self._launch(plan, kernel, shape, "gemm_producer", (self.struct,), (BufferArg(out),))
@@ -103,7 +114,7 @@ class BlockFp8Kernels:
         if suffix == "f":
             return 0
         if plan.impl == deep_gemm.IMPL:
-            return smem_bytes(self.op(), Tiles.of(plan))
+            return smem_bytes(self.op(), tiles_of(plan))
         config = GemmConfig.of(plan)
         return config.smem_bytes(self.op.problem.groups // config.split_k)
 
@@ -123,7 +134,7 @@ class BlockFp8Kernels:
         tile = (config.block_m, config.block_n, config.split_k, config.stages, config.warps)
         parameters: tuple[int | str, ...] = (*first, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
         grid = (*config.tiles(self.op.problem, shape), config.split_k)
-        spec = instance(self.source, template, parameters, args)
+        spec = instance(self.source, template, parameters, args, scale_defines(self.scale_format))
         return Launch(spec, grid, config.threads, self.dynamic_smem(plan, ""), args)
 
     def _scheduled(
@@ -143,23 +154,27 @@ class BlockFp8Kernels:
         split = () if config.schedule == STREAM_K else (config.split_k,)
         tile = (config.block_m, config.block_n, *split, config.stages, config.warps)
         parameters = (self.struct, _IMPLS[plan.impl], *tile, *placement(kernel, prefetches=True))
-        spec = instance(FP8_SOURCE, template, parameters, args)
+        spec = instance(FP8_SOURCE, template, parameters, args, scale_defines(self.scale_format))
         return Launch(spec, (shares.ctas, 1, 1), config.threads, self.dynamic_smem(plan, ""), args)
 
     def _operands(self, config: GemmConfig, shape: Shape) -> tuple[Arg, ...]:
         """The first four parameters: maps of weights and activations, weight scales, a map of the activations'."""
         problem, (weights, weight_scales) = self.op.problem, self.op.operands
         codes, scales = self.op.activations
-        padded = round_up(shape.m, 4)
-        groups = problem.groups // config.split_k
         return (
             _rows(weights, problem.n, problem.k, config.block_n, constant=True),
             _rows(codes, shape.m, problem.k, config.block_m, constant=False),
             BufferArg(weight_scales, constant=True),
-            TensorMapArg(
-                scales, "f32", (padded, problem.groups), (4 * padded,), (config.block_m, groups), swizzle=0, l2=0
-            ),
+            self._row_scales(config, shape, scales),
         )
+
+    def _row_scales(self, config: GemmConfig, shape: Shape, buffer: str) -> TensorMapArg:
+        """Lines of padded rows, one for each K group or word, by boxes of what a tile brings in (kScaleLines)."""
+        groups, padded = self.op.problem.groups, round_up(shape.m, 4)
+        dtype, lines, most = "f32", groups, groups // config.split_k
+        if self.scale_format == UE8M0:  # a tile's groups may begin in the middle of a word
+            dtype, lines, most = "i32", -(-groups // WORD), (most + WORD - 2) // WORD + 1
+        return TensorMapArg(buffer, dtype, (padded, lines), (4 * padded,), (config.block_m, most), swizzle=0, l2=0)
 
 
 def _rows(buffer: str, rows: int, k: int, block: int, constant: bool) -> TensorMapArg:

@@ -1,19 +1,16 @@
 """Launches of DeepGEMM's tcgen05 GEMMs, for contracts whose scales are powers of two (scale_format ue8m0).
 
-No op offers them yet: with fp32 scales there is no such kernel. What a contract with ue8m0 scales hands over:
+With fp32 scales there is no such kernel. What a contract with ue8m0 scales hands over:
 
     activation scales   int32 [K / 512, M rounded up to 4]: four exponents of K groups of 128, the first in the low byte
     weight scales       int32 [K / 512, N rounded up to 4]: the same for each weight row
-
-Weights are the tall operand of the MMA (128 rows), tokens the other, so that few tokens are no waste.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mktune.graph.tensors import round_up
 from mktune.launch import Arg, Launch, TensorMapArg
+from mktune.ops.deep_gemm.tall_tiles import HALF_THREADS, MMA_ROWS, STORE_ROWS, TallTiles
 from mktune.ops.dimensions import GROUP
 from mktune.ops.gemm import GemmOp
 from mktune.ops.gemm_tiles import STEP_BYTES
@@ -25,37 +22,7 @@ FP8_SOURCE = "providers/deep_gemm/sm100_fp8_gemm.cu"
 BF16_SOURCE = "providers/deep_gemm/sm100_bf16_gemm.cu"
 E4M3 = "cutlass::float_e4m3_t"
 
-MMA_ROWS = 128
-"""Weight rows of a tile."""
-STORE_ROWS = 16
-"""Tokens whose results leave together, from one of two buffers."""
-THREADS = 128
-"""Of each half of a CTA: loading, multiplying and transposing scales; and storing results."""
-
 _PACKED = 4 * GROUP  # of K, whose exponents are one word
-_STORE_BUFFERS, _RESULT_STAGES = 2, 2
-_BARRIER = 8
-
-
-@dataclass(frozen=True)
-class TallTiles:
-    """A tile of block_m tokens (a multiple of 16 up to 128) by 128 weight rows; `ctas` CTAs go from tile to tile."""
-
-    block_m: int
-    stages: int
-    ctas: int
-
-    def grid(self, op: GemmOp, rows: int) -> int:
-        """CTAs that are launched: those beyond one for each tile would end at once."""
-        return min(self.ctas, -(-rows // self.block_m) * -(-op.problem.n // MMA_ROWS))
-
-    def smem_bytes(self, result_bytes: int, scaled: bool) -> int:
-        """Dynamic shared memory of a CTA: buffers of results, ring, scales, barriers, a word for tensor memory."""
-        results = _STORE_BUFFERS * STORE_ROWS * MMA_ROWS * result_bytes
-        slot = (self.block_m + MMA_ROWS) * STEP_BYTES + 3 * _BARRIER
-        if scaled:
-            slot += 4 * (round_up(self.block_m, MMA_ROWS) + MMA_ROWS)
-        return results + self.stages * slot + (2 * _RESULT_STAGES + 2) * _BARRIER
 
 
 def fp8_gemm(op: GemmOp, tiles: TallTiles, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
@@ -73,8 +40,8 @@ def fp8_gemm(op: GemmOp, tiles: TallTiles, kernel: KernelPlan, shape: Shape, out
     parameters = (K_MAJOR, K_MAJOR, *granularity, *_layout(op, tiles, GROUP), *_launched(tiles))
     parameters += ("true", "false", NORMAL, "false", E4M3, E4M3, BF16, PLAIN_EPILOGUE)
     spec = instance(FP8_SOURCE, "sm100_fp8_fp4_gemm_1d1d_impl", parameters, args, kernel)
-    grid = (tiles.grid(op, shape.m), 1, 1)
-    return Launch(spec, grid, 2 * THREADS, tiles.smem_bytes(2, scaled=True), args)
+    grid = (tiles.grid(op.problem, shape.m), 1, 1)
+    return Launch(spec, grid, tiles.threads, tiles.smem_bytes(2, scaled=True), args)
 
 
 def bf16_gemm(op: GemmOp, tiles: TallTiles, kernel: KernelPlan, shape: Shape, out: str) -> Launch:
@@ -89,8 +56,8 @@ def bf16_gemm(op: GemmOp, tiles: TallTiles, kernel: KernelPlan, shape: Shape, ou
     parameters = (K_MAJOR, K_MAJOR, *_layout(op, tiles, problem.step_k), *_launched(tiles), problem.step_k)
     parameters += ("true", "false", NORMAL, "false", "float", 100)
     spec = instance(BF16_SOURCE, "sm100_bf16_gemm_impl", parameters, args, kernel)
-    grid = (tiles.grid(op, shape.m), 1, 1)
-    return Launch(spec, grid, 2 * THREADS, tiles.smem_bytes(4, scaled=False), args)
+    grid = (tiles.grid(op.problem, shape.m), 1, 1)
+    return Launch(spec, grid, tiles.threads, tiles.smem_bytes(4, scaled=False), args)
 
 
 def _layout(op: GemmOp, tiles: TallTiles, step_k: int) -> tuple[int | str, ...]:
@@ -101,7 +68,7 @@ def _layout(op: GemmOp, tiles: TallTiles, step_k: int) -> tuple[int | str, ...]:
 
 def _launched(tiles: TallTiles) -> tuple[int | str, ...]:
     """Threads of the two halves, no multicast, number of CTAs."""
-    return THREADS, THREADS, 1, "false", tiles.ctas
+    return HALF_THREADS, HALF_THREADS, 1, "false", tiles.ctas
 
 
 def _packed_scales(buffer: str, count: int, k: int, block: int, constant: bool) -> TensorMapArg:

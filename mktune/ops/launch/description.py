@@ -8,18 +8,30 @@ from dataclasses import replace
 from mktune.errors import InputError
 from mktune.launch import Arg, KernelSpec, Launch, ScalarArg
 from mktune.ops.gemm_schedules import Shares
+from mktune.ops.scale_formats import UE8M0
 from mktune.plan import KernelPlan
 
 _GDC = {"entry": "kEntry", "prologue": "kPrologue", "prefetch": "kPrefetch"}
 _TRIGGER = {"exit": "kExit", "start": "kStart", "after_wait": "kAfterWait", "before_epilogue": "kBeforeEpilogue"}
 
 
-def instance(source: str, template: str, parameters: Sequence[int | str], args: Sequence[Arg]) -> KernelSpec:
+def instance(
+    source: str,
+    template: str,
+    parameters: Sequence[int | str],
+    args: Sequence[Arg],
+    defines: Sequence[tuple[str, str]] = (),
+) -> KernelSpec:
     """The spec of `mktune::template<parameters>` in kernels/`source`, to be launched with `args`."""
     constants = tuple(i for i, arg in enumerate(args) if isinstance(arg, ScalarArg) or arg.constant)
     scalars = tuple(i for i, arg in enumerate(args) if isinstance(arg, ScalarArg))
     name = f"mktune::{template}<{', '.join(map(str, parameters))}>"
-    return KernelSpec(source, name, constants=constants, scalars=scalars)
+    return KernelSpec(source, name, tuple(defines), constants, scalars)
+
+
+def scale_defines(scale_format: str) -> tuple[tuple[str, str], ...]:
+    """What kernels that read or write scales of rows or weights are built with in that format: in fp32 nothing."""
+    return (("MKTUNE_UE8M0", "1"),) if scale_format == UE8M0 else ()
 
 
 def placement(kernel: KernelPlan, prefetches: bool) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch
 from mktune.ops.indexer_q import IndexerQ
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
+from mktune.ops.scale_formats import FP32
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -14,16 +15,19 @@ _KERNELS = BlockFp8Kernels(IndexerQ, "standalone/indexer_q.cu", "mktune::Indexer
 dynamic_smem = _KERNELS.dynamic_smem
 
 
-def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+def launches(
+    plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device, scale_format: str = FP32
+) -> tuple[Launch, ...]:
     """D1p and D1f, or D1p alone: all three finalizers. `plan` and `kernels` passed the op's own check."""
-    finalizer = _KERNELS.config(plan).finalizer
+    ours = _KERNELS.under(scale_format)
+    finalizer = ours.config(plan).finalizer
     if finalizer == "cluster":
-        return (_KERNELS.cluster(plan, kernels[0], shape, "indexer_q_cluster", _finish_args()),)
+        return (ours.cluster(plan, kernels[0], shape, "indexer_q_cluster", _finish_args()),)
     if finalizer == "last_arriver":
-        rest = (*_KERNELS.head_workspaces(plan, unused="qi"), *_finish_args())
-        return (_KERNELS.whole(plan, kernels[0], shape, "indexer_q_last_arriver", rest),)
-    producer = _KERNELS.producer(plan, kernels[0], shape, _KERNELS.sums(plan))
-    finish = _KERNELS.head_finalizer(plan, kernels[1], shape, "indexer_q_finalizer", _finish_args())
+        rest = (*ours.head_workspaces(plan, unused="qi"), *_finish_args())
+        return (ours.whole(plan, kernels[0], shape, "indexer_q_last_arriver", rest),)
+    producer = ours.producer(plan, kernels[0], shape, ours.sums(plan))
+    finish = ours.head_finalizer(plan, kernels[1], shape, "indexer_q_finalizer", _finish_args())
     return producer, finish
 
 

@@ -6,8 +6,9 @@ from mktune.device import Device
 from mktune.launch import Arg, BufferArg, Launch, ScalarArg
 from mktune.ops.gemm_tiles import GemmConfig
 from mktune.ops.launch.block_fp8 import BlockFp8Kernels
-from mktune.ops.launch.description import instance, placement
+from mktune.ops.launch.description import instance, placement, scale_defines
 from mktune.ops.qkv_a import QkvA
+from mktune.ops.scale_formats import FP32
 from mktune.plan import KernelPlan, OpPlan
 from mktune.shape import Shape
 
@@ -16,21 +17,24 @@ _KERNELS = BlockFp8Kernels(QkvA, "standalone/qkv_a.cu", "mktune::QkvA")
 dynamic_smem = _KERNELS.dynamic_smem
 
 
-def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
+def launches(
+    plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device, scale_format: str = FP32
+) -> tuple[Launch, ...]:
     """B0p and B0f, or B0p alone with finalizer = last_arriver. `plan` and `kernels` passed the op's own check."""
-    config = _KERNELS.config(plan)
+    ours = _KERNELS.under(scale_format)
+    config = ours.config(plan)
     if config.finalizer == "last_arriver":
         rest = (*_workspaces(config), *_finish_args())
-        return (_KERNELS.whole(plan, kernels[0], shape, "qkv_a_last_arriver", rest),)
-    sums = _KERNELS.sums(plan)
-    return _KERNELS.producer(plan, kernels[0], shape, sums), _finalizer(config, kernels[1], shape, sums)
+        return (ours.whole(plan, kernels[0], shape, "qkv_a_last_arriver", rest),)
+    sums = ours.sums(plan)
+    return ours.producer(plan, kernels[0], shape, sums), _finalizer(ours, config, kernels[1], shape, sums)
 
 
-def _finalizer(config: GemmConfig, kernel: KernelPlan, shape: Shape, sums: str) -> Launch:
+def _finalizer(ours: BlockFp8Kernels, config: GemmConfig, kernel: KernelPlan, shape: Shape, sums: str) -> Launch:
     args = (BufferArg(sums), *_finish_args(), ScalarArg(shape.m))
     partial_sums = QkvA().partial_sums(config, shape)
     parameters = (config.finalizer_threads, partial_sums, *placement(kernel, prefetches=False))
-    spec = instance(_KERNELS.source, "qkv_a_finalizer", parameters, args)
+    spec = instance(ours.source, "qkv_a_finalizer", parameters, args, scale_defines(ours.scale_format))
     return Launch(spec, (shape.m, 1, 1), config.finalizer_threads, 0, args)
 
 

@@ -29,7 +29,9 @@ def joined(
     if len({part.block for part in parts}) != 1 or any(part.cluster != 1 for part in parts):
         raise InputError(f"{template}: these launches differ in their threads, or are clusters, and cannot be one")
     args = (*parameters, *(ScalarArg(inverse(part.grid[0]), "u32") for part in parts))
-    spec = instance(source, template, (*map(tiling, plans), *placement(kernel, prefetches=True)), args)
+    defines = dict(define for part in parts for define in part.kernel.defines)
+    template_parameters = (*map(tiling, plans), *placement(kernel, prefetches=True))
+    spec = instance(source, template, template_parameters, args, tuple(defines.items()))
     ctas = sum(math.prod(part.grid) for part in parts)
     return Launch(spec, (ctas, 1, 1), parts[0].block, max(part.smem for part in parts), args)
 

@@ -17,6 +17,28 @@ struct Case {
   std::size_t partials_bytes, counters;
 };
 
+std::vector<float> weight_scales, row_scales;  // [blocks, groups] and [groups, padded rows]
+
+// Scales as the kernels of this build read them: fp32, or words of four exponents.
+void store_scales(const Case& c, int blocks, int groups, int padded) {
+  const int words = (groups + 3) / 4, elements = kPackedScales ? words * c.n : blocks * groups;
+  buffers["weight_scales"].assign(elements * 4, 0);
+  buffers["row_scales"].assign((kPackedScales ? words : groups) * padded * 4, 0);
+  const auto put = [](const char* name, int line, int at, int of, float scale) {  // [lines, of]
+    if (kPackedScales)
+      buffers[name][(line / 4 * of + at) * 4 + line % 4] = static_cast<u8>(__float_as_uint(scale) >> 23);
+    else
+      buffer<float>(name)[line * of + at] = scale;
+  };
+  for (int g = 0; g < groups; ++g) {
+    for (int row = 0; row < padded; ++row) put("row_scales", g, row, padded, row_scales[g * padded + row]);
+    if (kPackedScales)
+      for (int n = 0; n < c.n; ++n) put("weight_scales", g, n, c.n, weight_scales[n / 128 * groups + g]);
+    else
+      for (int b = 0; b < blocks; ++b) put("weight_scales", b, g, groups, weight_scales[b * groups + g]);
+  }
+}
+
 void fill(const Case& c) {
   const int groups = c.k / 128, padded = (c.rows + 3) / 4 * 4, blocks = (c.n + 127) / 128;
   buffers.clear();
@@ -25,15 +47,15 @@ void fill(const Case& c) {
     made.resize(static_cast<std::size_t>(rows) * c.k);
     for (u8& code : made) code = static_cast<u8>(static_cast<int>(machine::random_bits() % 7) - 3);
   };
-  const auto scales = [&](const char* name, int count) {
-    auto& made = buffers[name];
-    made.resize(count * 4);
-    for (int i = 0; i < count; ++i) buffer<float>(name)[i] = 0.5f * static_cast<float>(1 << machine::random_bits() % 3);
+  const auto scales = [&](std::vector<float>& made, int count) {
+    made.resize(count);
+    for (float& scale : made) scale = 0.5f * static_cast<float>(1 << machine::random_bits() % 3);
   };
   codes("weights", c.n);
   codes("codes", c.rows);
-  scales("weight_scales", blocks * groups);
-  scales("row_scales", groups * padded);
+  scales(weight_scales, blocks * groups);
+  scales(row_scales, groups * padded);
+  store_scales(c, blocks, groups, padded);
   buffers["out"].assign(static_cast<std::size_t>(c.rows) * c.n * 2, 0xff);
   buffers["partials"].assign(c.partials_bytes, 0xff);
   buffers["tile_counters"].assign(c.counters * 4, 0);
@@ -42,7 +64,6 @@ void fill(const Case& c) {
 std::vector<float> expected(const Case& c) {
   const int groups = c.k / 128, padded = (c.rows + 3) / 4 * 4;
   const auto *weights = buffer<signed char>("weights"), *codes = buffer<signed char>("codes");
-  const float *weight_scales = buffer<float>("weight_scales"), *row_scales = buffer<float>("row_scales");
   std::vector<float> sums;
   for (int row = 0; row < c.rows; ++row)
     for (int column = 0; column < c.n; ++column) {

@@ -42,6 +42,12 @@ T __ldg(const T* source) { return *source; }
 inline float __uint_as_float(u32 bits) { float v; std::memcpy(&v, &bits, 4); return v; }
 inline u32 __float_as_uint(float v) { u32 bits; std::memcpy(&bits, &v, 4); return bits; }
 inline float __frcp_rn(float v) { return 1.0f / v; }
+inline u32 __byte_perm(u32 low, u32 high, u32 selected) {
+  const u64 bytes = static_cast<u64>(high) << 32 | low;
+  u32 found = 0;
+  for (int i = 0; i < 4; ++i) found |= static_cast<u32>(bytes >> 8 * (selected >> 4 * i & 7) & 0xff) << 8 * i;
+  return found;
+}
 
 namespace mktune {
 
@@ -143,7 +149,8 @@ inline float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u
 inline u32 to_bf16x2(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
 u32 to_e4m3x2(float low, float high);
 inline u64 global_timer_ns() { return 0; }
-inline float load_part_scale(const float* source) { return *source; }
+template <class T>
+T load_part_scale(const T* source) { return *source; }
 inline void load_token_scales(float& even, float& odd, u32 address) {
   std::memcpy(&even, shared + address, 4);
   std::memcpy(&odd, shared + address + 4, 4);
