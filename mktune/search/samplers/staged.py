@@ -36,6 +36,7 @@ class StagedSampler(LocalSampler):
         self._alone: dict[str, list[tuple[float, Choices]]] = defaultdict(list)
         self._starts: list[tuple[Choices, Choices]] | None = None
         self._changes = 0
+        self._expects = False
 
     def know_op(self, op: str, choices: Choices, span_us: float) -> None:
         self._alone[op] = sorted([*self._alone[op], (span_us, choices)], key=lambda pair: pair[0])
@@ -48,6 +49,9 @@ class StagedSampler(LocalSampler):
         if self._starts:
             start, changes = self._starts.pop(0)
             return self._noted(*self._changed(start, changes))
+        if not self._expects and self._elite:
+            self._expects = True
+            self._expect(*self._elite[0])
         if not self._elite or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
         self._changes += 1
@@ -71,6 +75,12 @@ class StagedSampler(LocalSampler):
                 yield choices, {}
                 for label in space.fusions if mode == MODES[-1] else ():
                     yield choices, {FUSION: label}
+
+    def _expect(self, span_us: float, base: Choices) -> None:
+        """What configs were worth alone is what they are expected to be worth in `base`, until that is measured."""
+        for known in self._alone.values():
+            for alone_us, config in known[1:]:
+                self._effects.tell({**base, **config}, span_us + alone_us - known[0][0])
 
     def _ranked(self) -> Choices:
         """One op's config out of its best."""
