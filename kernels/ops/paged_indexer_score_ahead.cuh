@@ -1,33 +1,42 @@
 // E1 by wgmma, with products always under way: the bodies of paged_indexer_score.cuh but for score().
 //
 // A warpgroup has about as much to add up as to multiply, and warpgroups that share the tensor cores equally come to
-// their sums at the same time. What is multiplied meanwhile is therefore the warpgroup's own (kAhead):
+// their sums at the same time. What is multiplied meanwhile is therefore (kAhead):
 //
-//   kHalf  the other half of its four tokens, in the other half of the accumulators
-//   kPage  the next page, in a second set of accumulators
+//   kHalf   the other half of its four tokens, in the other half of the accumulators
+//   kPage   the next page, in a second set of accumulators
+//   kTurns  the next page, by another warpgroup
+//
+// NOTE: a warp that issues wgmma waits while the tensor cores are busy with earlier ones, all but the last. Two
+// warpgroups that multiply ahead for themselves wait so together, and add up together. In turns one has the tensor cores
+// to itself, and the other one's issue slots are free for its sums.
 #pragma once
 #include "ops/paged_indexer_score.cuh"
 
 namespace mktune {
 
-enum class Ahead { kHalf, kPage };
+enum class Ahead { kHalf, kPage, kTurns };
 
 // The base loads, and multiplies by mma.sync where contexts need its sums.
 template <int kBlockQ_, int kStages, Ahead kAhead>
 struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages> {
   using Base = PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages>;
-  using Base::base, Base::empty, Base::full, Base::kBlockQ, Base::kColumns, Base::kDim, Base::kHeads, Base::kThreads;
-  using Base::kExactBelow, Base::kKeyBytes, Base::kScalesAt, Base::kScaleBytes, Base::kScaleSlots, Base::kTokens;
-  using Base::kTokenWeightBytes, Base::queries, Base::queries_empty, Base::queries_full, Base::weights;
+  using Base::base, Base::empty, Base::full, Base::kBlockQ, Base::kDim, Base::kHeads, Base::kKeyBytes;
+  using Base::kExactBelow, Base::kScalesAt, Base::kScaleBytes, Base::kScaleSlots, Base::kTokenWeightBytes;
+  using Base::queries, Base::queries_empty, Base::queries_full, Base::weights;
   using typename Base::Cursor, typename Base::Tile;
+  static constexpr bool kTurns = kAhead == Ahead::kTurns;
+  static constexpr int kTokens = kTurns ? kBlockQ : Base::kTokens, kColumns = kTokens * kHeads;  // of a warpgroup
+  static constexpr int kThreads = kTurns ? 256 : Base::kThreads;                                 // of score
   static_assert(MKTUNE_HAS_WGMMA, "wgmma exists on sm_90a only");
-  static_assert(kTokens == 4 || kAhead == Ahead::kPage, "halves of four tokens");
+  static_assert(Base::kTokens == 4 || kAhead == Ahead::kPage, "halves, or turns, of four tokens");
 
-  // A page ahead two warpgroups need more registers than a CTA's threads can be given alike: the loaders give some of
-  // theirs, for which they are as many threads as can, a warpgroup.
-  static constexpr bool kShifts = kAhead == Ahead::kPage && kThreads > 128;
+  // Two warpgroups with as many accumulators need more registers than a CTA's threads can be given alike: the loaders
+  // give some of theirs, for which they are as many threads as can, a warpgroup.
+  static constexpr bool kShifts = kAhead != Ahead::kHalf && kBlockQ == 8;
   static constexpr int kLoaderThreads = kShifts ? 128 : 64;
-  static constexpr int kScoreRegisters = 224, kLoaderRegisters = 56;  // of the 168 that each thread starts with
+  static constexpr int kScoreRegisters = kTurns ? 232 : 224;  // of the 168 that each thread starts with
+  static constexpr int kLoaderRegisters = kTurns ? 40 : 56;
 
   // All threads that score, and all of the loaders' warpgroup, once the first of them has nothing else to do.
   static MKTUNE_DEVICE void take_registers() {
@@ -44,21 +53,22 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
                            Begin begin) const {
     const int lane = thread % 32, warpgroup = kThreads == 128 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);
     if (__any_sync(0xffffffffu, lane < tile.tokens && context < kExactBelow)) {
-      Base::score(cursor, tile, context, logits, stride, thread, begin);
+      if (warpgroup < Base::kThreads / 128) Base::score(cursor, tile, context, logits, stride, thread, begin);
       return;
     }
+    const int first_token = kTurns ? 0 : warpgroup * kTokens, first_page = tile.first_page + (kTurns ? warpgroup : 0);
     Part part;
-    part.queries = queries() + warpgroup * kColumns * kDim;
-    part.weights = weights() + warpgroup * kTokens * kTokenWeightBytes;
+    part.queries = queries() + first_token * kHeads * kDim;
+    part.weights = weights() + first_token * kTokenWeightBytes;
     part.thread = thread % 128;
     // Its key of a page. Of four tokens that are finished together it gets both keys of token lane % 4, of two one key of
     // token lane % 4 / 2, of one the same in pairs of lanes.
     const int further = kTogether == 4 ? 0 : kTogether == 2 ? lane % 2 : lane % 4 / 2;
-    const int key = part.thread / 32 * 16 + lane / 4 + further * 8, t = tile.first_page * kPageTokens + key;
+    const int key = part.thread / 32 * 16 + lane / 4 + further * 8, t = first_page * kPageTokens + key;
     part.scale_at = key * 4;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      const int token = warpgroup * kTokens + i * kTogether + lane % 4 / kLanesPerToken;
+      const int token = first_token + i * kTogether + lane % 4 / kLanesPerToken;
       const int seen = __shfl_sync(0xffffffffu, context, token) - t;
       part.logit[i] = logits + (tile.m + token) * stride + t;
       part.rest[i] = kTogether > 1 || lane % 2 == 0 ? seen : 0;
@@ -69,15 +79,18 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
 #if MKTUNE_HAS_WGMMA
     if constexpr (kAhead == Ahead::kPage)
       score_a_page_ahead(cursor, tile, part);
+    else if constexpr (kTurns)
+      score_in_turns(cursor, tile, part, warpgroup);
     else
       score_half_ahead(cursor, tile, part);
 #endif
-    hand_back<ReadBy::kLoads>(queries_empty(), thread);
+    if constexpr (!kTurns) hand_back<ReadBy::kLoads>(queries_empty(), thread);  // in turns nobody loads others
   }
 
  private:
   // Tokens of a warpgroup whose logits are finished together. After their sums over heads each lane has those of one.
-  static constexpr int kTogether = kAhead == Ahead::kHalf ? kTokens / 2 : kTokens, kParts = kTokens / kTogether;
+  static constexpr int kTogether = kTurns ? 4 : kAhead == Ahead::kHalf ? kTokens / 2 : kTokens;
+  static constexpr int kParts = kTokens / kTogether;
   static constexpr int kLanesPerToken = 4 / kTogether;
 
   MKTUNE_DEVICE u32 scales_in(int slot) const { return base + kScalesAt + slot * kScaleBytes; }
@@ -91,11 +104,12 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
     float* logit[kParts];   // of its key
     float2 weight[kColumns / 8];
 
+    template <int kPages = 1>
     MKTUNE_DEVICE void next_page() {
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
-        rest[i] -= kPageTokens;
-        logit[i] += kPageTokens;
+        rest[i] -= kPages * kPageTokens;
+        logit[i] += kPages * kPageTokens;
       }
     }
     // See add_heads: of two heads the second one's weight is halved.
@@ -130,24 +144,31 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
     u32 phase;
 
     explicit MKTUNE_DEVICE Place(u32 page) : stage(page % kStages), slot(page % kScaleSlots), phase(page / kStages & 1) {}
+    template <int kPages = 1>
     MKTUNE_DEVICE void step() {
-      slot = slot + 1 == kScaleSlots ? 0 : slot + 1;
-      phase ^= stage + 1 == kStages;
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+      static_assert(kPages <= kStages);
+      slot += slot + kPages < kScaleSlots ? kPages : kPages - kScaleSlots;
+      phase ^= stage + kPages >= kStages;
+      stage += stage + kPages < kStages ? kPages : kPages - kStages;
     }
   };
 
-  // What tokens are multiplied by: descriptors that differ in the low half only.
-  template <int kGroups>
-  MKTUNE_DEVICE void multiply(float (&product)[kGroups][4], const Place& place, u32 queries) const {
+  // By descriptors that differ in the low half only; wait() is called when nothing but the instructions is left.
+  template <int kGroups, class Wait>
+  MKTUNE_DEVICE void multiply(float (&product)[kGroups][4], const Place& place, u32 queries, Wait wait) const {
     using Multiply = WarpgroupMma<Mma::kWgmma, 8 * kGroups>;
     const auto descriptor = [](u32 low) { return u64{1u << 30 | 1024 >> 4} << 32 | low; };
     const u32 a = 1 << 16 | base >> 4, b = 1 << 16 | queries >> 4;
     Multiply::fence(product);
+    wait();
 #pragma unroll
     for (int k = 0; k < kDim / 32; ++k)
       wgmma_k32<8 * kGroups>(product, descriptor(a + place.stage * (kKeyBytes / 16) + 2 * k), descriptor(b + 2 * k), k);
     wgmma_commit();
+  }
+  template <int kGroups>
+  MKTUNE_DEVICE void multiply(float (&product)[kGroups][4], const Place& place, u32 queries) const {
+    multiply(product, place, queries, [] {});
   }
 
   // NOTE: ptxas has the tensor cores wait for every product (it says so: C7514) where sums could be added up after their
@@ -228,6 +249,42 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
       Multiply::template end<0>(second);
     }
   }
+
+  // Pages go to the warpgroups alternately, all tokens of them, and are begun in order: who has begun a page lets the
+  // other one begin the next. By then the tensor cores have work for about as long as it takes to hear of that.
+  MKTUNE_DEVICE void score_in_turns(Cursor cursor, const Tile& tile, Part& part, int warpgroup) const {
+    using Multiply = WarpgroupMma<Mma::kWgmma, kTogether * kHeads>;
+    constexpr int kTurnBarrier = 1;  // and the next: of each warpgroup
+    Place place(cursor.page + warpgroup);
+    for (int page = warpgroup; page < tile.pages; page += 2) {
+      typename Multiply::Product product[kParts];
+      Sums sum[kParts];
+      float scale[kKept];
+      mbarrier_wait(full(place.stage), place.phase);
+      load_scales(scale, scales_in(place.slot), part);
+      multiply(product[0], place, part.queries, [&] {
+        if (page > 0) named_barrier_sync(kTurnBarrier + warpgroup, kThreads);
+      });
+      if constexpr (kParts == 2) multiply(product[1], place, part.queries + kTogether * kHeads * kDim);
+      if (page + 1 < tile.pages) named_barrier_arrive(kTurnBarrier + (warpgroup ^ 1), kThreads);
+      if constexpr (kParts == 2) {
+        Multiply::template end<1>(product[0]);
+        add_up<0>(product[0], part, sum[0]);
+      }
+      Multiply::template end<0>(product[kParts - 1]);
+      add_up<kParts - 1>(product[kParts - 1], part, sum[kParts - 1]);
+      write<0>(sum[0], scale, part);
+      if constexpr (kParts == 2) write<1>(sum[1], scale, part);
+      __syncwarp();
+      // For the other one as well. The scales were used, so no load of the page is under way.
+      if (part.thread % 32 < Base::kThreads / 128) mbarrier_arrive(empty(place.stage));
+      part.template next_page<2>();
+      place.template step<2>();
+    }
+  }
+  static MKTUNE_DEVICE void named_barrier_arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+  }
 #endif
 
   // Eight heads of a token: a warp's 16 keys × 8, by fragments of m16n8, into the sums of the thread's two keys.
@@ -254,10 +311,17 @@ struct PagedIndexerScoreAhead : PagedIndexerScore<Mma::kWgmma, kBlockQ_, kStages
   // Adds up over lanes, multiplies by the keys' scales and writes.
   template <int kPart>
   static MKTUNE_DEVICE void finish(Sums& sum, u32 scales, const Part& part) {
-    constexpr int kKept = kTogether == 4 ? 2 : 1;
     float scale[kKept];
+    load_scales(scale, scales, part);
+    write<kPart>(sum, scale, part);
+  }
+  static constexpr int kKept = kTogether == 4 ? 2 : 1;  // sums of a lane after those over lanes
+  static MKTUNE_DEVICE void load_scales(float (&scale)[kKept], u32 scales, const Part& part) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) scale[i] = load_shared_4(scales + part.scale_at + i * 32);
+  }
+  template <int kPart>
+  static MKTUNE_DEVICE void write(Sums& sum, const float (&scale)[kKept], const Part& part) {
     add_lanes(sum, part.thread);
 #pragma unroll
     for (int i = 0; i < kKept; ++i)

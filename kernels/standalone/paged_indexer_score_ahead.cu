@@ -1,5 +1,6 @@
 // E1 with products always under way, as a kernel of its own: the grid, the warps and what stands before the wait are those
-// of paged_indexer_score.cu. Where the loaders are a warpgroup, its other warps only give registers.
+// of paged_indexer_score.cu. Where the loaders are a warpgroup, its other warps only give registers. A CTA has at most
+// 2 · kMaxPages pages.
 #include "common/diagnostics.cuh"
 #include "common/launch_order.cuh"
 #include "ops/paged_indexer_score_ahead.cuh"
@@ -76,9 +77,13 @@ __global__ void __launch_bounds__(PagedIndexerScoreAhead<kBlockQ, kStages, kAhea
       });
   } else {
     Body::give_registers();
-    if (tile.pages > 0 && warp == kPageWarp)
-      body.load_pages({0, 0}, key_rows, scale_rows, page_number, early, tile.pages);
-    else if (tile.pages == 0 && warp == kQueryWarp)
+    if (tile.pages > 0 && warp == kPageWarp) {
+      body.load_pages({0, 0}, key_rows, scale_rows, page_number, early, min(tile.pages, Body::kMaxPages));
+      if (tile.pages > Body::kMaxPages) {
+        page_number = Body::load_page_number(table_row, first_page + Body::kMaxPages, columns, lane);
+        body.load_pages({Body::kMaxPages, 0}, key_rows, scale_rows, page_number, 0, tile.pages - Body::kMaxPages);
+      }
+    } else if (tile.pages == 0 && warp == kQueryWarp)
       mbarrier_wait(body.queries_full(), 0);  // no copy may outlive its CTA
   }
   stamp_end();

@@ -34,7 +34,7 @@ LOADER_THREADS = 64
 """A warp that loads pages and one that loads queries."""
 
 GIVING_THREADS = 128
-"""The same, as a whole warpgroup that gives two others registers: where those work a page ahead."""
+"""The same, as a whole warpgroup that gives two others registers: of eight tokens, a page ahead or in turns."""
 
 WARPGROUP_TOKENS = 4
 """Tokens of a CTA whose scores one warpgroup makes."""
@@ -44,6 +44,9 @@ QUERY_BYTES = INDEX_HEADS * INDEX_DIM + 4 * INDEX_HEADS
 
 SCALE_BYTES = 4 * PAGE
 """Shared memory of one page's scales. There is room for one page more than there are stages."""
+
+WARP_PAGES = 32
+"""Pages of a CTA of which a warp holds the numbers, a lane each. Kernels that multiply ahead look twice as many up."""
 
 AT_ONCE = "none"
 """Of `ahead`: every product of a page is waited for, then added up."""
@@ -58,7 +61,8 @@ class OwnScores(Op):
     """Our kernel: a CTA scores `q_block` tokens of a request against `kv_split` cached ones, `stages` pages in flight.
 
     ahead: what the tensor cores multiply while a warpgroup adds up products. "none", "half" (the other two of its four
-    tokens) or "page" (the next one, whose products need as many registers again).
+    tokens), "page" (the next one, whose products need as many registers again) or "turns" (the next one, by another
+    warpgroup).
 
     gdc = prefetch loads pages before the wait. Pages are not constants: the closure rule allows it only where the
     kernel that writes them stands behind a full edge.
@@ -73,11 +77,11 @@ class OwnScores(Op):
 
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         fields: dict[str, tuple[ConfigValue, ...]] = {
-            "kv_split": (64, 128, 256, 512, 1024, 2048),
+            "kv_split": (64, 128, 256, 512, 1024, 2048, 4096),
             "q_block": (1, 2, 4, 8),
             "stages": (2, 3, 4, 5, 6, 8, 12),
         }
-        return {"mktune": {**fields, "ahead": ("half", "page")} if arch == "sm_90a" else fields}
+        return {"mktune": {**fields, "ahead": ("half", "page", "turns")} if arch == "sm_90a" else fields}
 
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
@@ -97,10 +101,15 @@ class OwnScores(Op):
         pages = config["kv_split"] // PAGE
         if config["stages"] > max(2, pages):
             found.append(Violation("stages", "", f"{config['stages']} stages, but a CTA has only {pages} pages"))
+        if ahead(plan) == AT_ONCE and pages > WARP_PAGES:
+            found.append(Violation("kv_split", "", f"{pages} pages, of which a lane each can name {WARP_PAGES}"))
         if ahead(plan) == "half" and config["q_block"] < WARPGROUP_TOKENS:
             message = f"half of {WARPGROUP_TOKENS} tokens ahead, a CTA has {config['q_block']}"
             found.append(Violation("ahead", "", message))
-        if ahead(plan) == "page" and pages == 1:
+        if ahead(plan) == "turns" and config["q_block"] < WARPGROUP_TOKENS:
+            message = f"turns take at least {WARPGROUP_TOKENS} tokens, a CTA has {config['q_block']}"
+            found.append(Violation("ahead", "", message))
+        if ahead(plan) in ("page", "turns") and pages == 1:
             found.append(Violation("ahead", "", "a page ahead, but a CTA has only one"))
         return found
 
@@ -172,8 +181,10 @@ class PagedIndexerScore(WithDeepGemm, OwnScores):
 
 def threads(plan: OpPlan) -> int:
     """Threads of a CTA."""
-    warpgroups = -(-config_numbers(plan)["q_block"] // WARPGROUP_TOKENS)
-    return 128 * warpgroups + (GIVING_THREADS if warpgroups > 1 and ahead(plan) == "page" else LOADER_THREADS)
+    tokens = config_numbers(plan)["q_block"]
+    warpgroups = 2 if ahead(plan) == "turns" else -(-tokens // WARPGROUP_TOKENS)
+    gives = tokens > WARPGROUP_TOKENS and ahead(plan) in ("page", "turns")
+    return 128 * warpgroups + (GIVING_THREADS if gives else LOADER_THREADS)
 
 
 def config_numbers(plan: OpPlan) -> dict[str, int]:

@@ -99,12 +99,12 @@ def _scores() -> list[Variant]:
     """Every query block with every split and what it may multiply ahead; stages and placements take turns."""
     turns = zip(
         itertools.cycle((2, 3, 4, 5, 6, 8, 12)),
-        itertools.cycle((*GDC, "prefetch", "entry")),  # five: no wait always meets the same of three values
-        itertools.cycle(TRIGGERS),
+        itertools.cycle((*GDC, "prefetch", "entry")),  # five, and nine: none always meets the same of four values
+        itertools.cycle((*TRIGGERS, *TRIGGERS, "exit")),
     )
     found = []
     for q_block, kv_split, ahead in itertools.product(
-        (1, 2, 4, 8), (64, 128, 256, 512, 1024, 2048), ("", "half", "page")
+        (1, 2, 4, 8), (64, 128, 256, 512, 1024, 2048, 4096), ("", "half", "page", "turns")
     ):
         stages, gdc, trigger = next(turns)
         config = {"q_block": q_block, "kv_split": kv_split, "stages": min(stages, max(2, kv_split // 64))}

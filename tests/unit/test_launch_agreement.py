@@ -183,7 +183,7 @@ def test_defaults_compile_without_spills_and_do_what_their_facts_say(title, arch
     compiled_without_spills_and_true_to_facts(title, OPS[title].default(arch), arch, tmp_path)
 
 
-@pytest.mark.parametrize("ahead", ["half", "page"])
+@pytest.mark.parametrize("ahead", ["half", "page", "turns"])
 def test_scores_that_multiply_ahead_do_what_their_facts_say(ahead, tmp_path):
     plan = OpPlan.of("mktune", {"kv_split": 1024, "q_block": 8, "stages": 4, "ahead": ahead})
     compiled_without_spills_and_true_to_facts("paged_indexer_score", plan, "sm_90a", tmp_path)
@@ -245,7 +245,7 @@ def test_knobs_and_placements_change_the_instructions(title, tmp_path):
     default = op.default("sm_90a")
     config = dict(default.config)
     fields = {"stages": (2, 3), "warps": (4, 8), "block_m": (8, 64), "block_n": (64, 128), "split_k": (1, 4)}
-    fields |= {"q_block": (1, 2, 4, 8), "ahead": ("half", "page")}
+    fields |= {"q_block": (1, 2, 4, 8), "ahead": ("half", "page", "turns")}
     chosen = {(field, value) for field, values in fields.items() if field in config for value in values}
     plans = {OpPlan.of(default.impl, {**config, field: value}) for field, value in chosen}
     plans = {plan for plan in plans | {default} if not op.violations(plan, placed(op, plan), SHAPES[1], H200)}
@@ -288,7 +288,7 @@ def test_scores_that_multiply_ahead_have_sources_of_their_own():
         assert bool(rest) == Sources.of(plan).own == bool(more)
 
 
-@pytest.mark.parametrize("ahead", ["", "half", "page"])
+@pytest.mark.parametrize("ahead", ["", "half", "page", "turns"])
 def test_products_of_scores_are_waited_for_by_the_page(ahead, tmp_path):
     """ptxas may have the tensor cores wait for every single one of the four of a page, and then nothing runs ahead."""
     specs = {}
@@ -297,7 +297,7 @@ def test_products_of_scores_are_waited_for_by_the_page(ahead, tmp_path):
         plan = OpPlan.of("mktune", config)
         if not OPS["paged_indexer_score"].violations(plan, (KernelPlan(),), SHAPES[1], H200):
             specs[q_block, stages] = launched("paged_indexer_score", plan)[0].kernel
-    assert len(specs) == (4 if ahead == "half" else 8)
+    assert len(specs) == (4 if ahead in ("half", "turns") else 8)
     for kernel in build(list(specs.values()), "sm_90a", cache_dir=tmp_path, facts=False):
         assert kernel.spill_bytes == kernel.stack_bytes == 0
         products = [i for i in disassemble(kernel.cubin)[kernel.symbol] if i.name == "QGMMA"]

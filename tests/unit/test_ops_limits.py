@@ -50,7 +50,10 @@ def test_defaults_are_fine(title):
         ("add_rmsnorm_quant", {"threads": 256}, "config"),
         ("paged_indexer_score", {"kv_split": 64, "stages": 3}, "stages"),
         ("paged_indexer_score", {"kv_split": 64, "stages": 2, "ahead": "page"}, "ahead"),
+        ("paged_indexer_score", {"kv_split": 64, "stages": 2, "ahead": "turns"}, "ahead"),
         ("paged_indexer_score", {"q_block": 2, "ahead": "half"}, "ahead"),
+        ("paged_indexer_score", {"q_block": 2, "ahead": "turns"}, "ahead"),
+        ("paged_indexer_score", {"kv_split": 4096}, "kv_split"),
         ("paged_indexer_score", {"ahead": "none"}, "config"),
     ],
 )

@@ -31,7 +31,7 @@ from mktune.shape import Shape
 _PAGE_ROWS = INDEX_PAGE_BYTES // INDEX_DIM  # 64 keys, then their scales in two rows as long as a key
 _POOL_ROWS = (2**31 - 1) // _PAGE_ROWS * _PAGE_ROWS  # what a signed row number reaches
 _BARRIER_BYTES = 8
-_AHEAD = {"half": "mktune::Ahead::kHalf", "page": "mktune::Ahead::kPage"}
+_AHEAD = {"half": "mktune::Ahead::kHalf", "page": "mktune::Ahead::kPage", "turns": "mktune::Ahead::kTurns"}
 
 
 def launches(plan: OpPlan, kernels: tuple[KernelPlan, ...], shape: Shape, device: Device) -> tuple[Launch, ...]:
