@@ -26,12 +26,22 @@ class _Job:
     key: str
 
 
+Sources = dict[tuple[str, str], Source]
+"""What was read of sources, by path and prelude."""
+
+
 def build(
-    specs: Sequence[KernelSpec], arch: str, *, cache_dir: Path | None = None, facts: bool = True
+    specs: Sequence[KernelSpec],
+    arch: str,
+    *,
+    cache_dir: Path | None = None,
+    facts: bool = True,
+    sources: Sources | None = None,
 ) -> list[CompiledKernel]:
     """`specs` compiled for `arch` ("sm_90a", …), in their order, from the cache where it has them.
 
     `facts` False skips the disassembler; `CompiledKernel.facts` may then be None, as it is where nvdisasm is missing.
+    `sources` keeps what is read for the caller's next time: files that change meanwhile are not read again.
     Safe in any number of processes at once. Raises CandidateError(compile_error) for code that does not compile,
     InputError for an unknown architecture, SetupError without a compiler, a provider's headers or a cache folder that
     can be written.
@@ -39,7 +49,7 @@ def build(
     cache = KernelCache(cache_dir)
     found: dict[KernelSpec, CompiledKernel] = {}
     missing: list[_Job] = []
-    for job in _jobs(specs, arch):
+    for job in _jobs(specs, arch, {} if sources is None else sources):
         kernel = cache.read(job.key, job.spec)
         if kernel is not None and facts and kernel.facts is None and nvdisasm():
             kernel = None  # stored without facts
@@ -54,9 +64,9 @@ def build(
     return [found[spec] for spec in specs]
 
 
-def _jobs(specs: Sequence[KernelSpec], arch: str) -> list[_Job]:
-    units = {(spec.source, spec.prelude) for spec in specs}
-    sources = {(path, prelude): load(path, prelude=prelude) for path, prelude in units}
+def _jobs(specs: Sequence[KernelSpec], arch: str, sources: Sources) -> list[_Job]:
+    for path, prelude in {(spec.source, spec.prelude) for spec in specs} - sources.keys():
+        sources[path, prelude] = load(path, prelude=prelude)
     compiler = nvrtc.compiler()
     jobs = []
     for spec in dict.fromkeys(specs):

@@ -24,7 +24,7 @@ from mktune.executors.executable import Executable
 from mktune.executors.modules import MODULES
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
-from mktune.jit.build import build
+from mktune.jit.build import Sources, build
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
@@ -99,6 +99,7 @@ class CudaHost:
         self._timer = GraphTimer(1)
         self._gauges = Gauges(self._device.uuid)
         self._compiled: dict[KernelSpec, CompiledKernel] = {}
+        self._sources: Sources = {}
         MODULES.keep(_KEPT_MODULES)
         self._probe = Probe(self._kernels)
         self._do_open(ops)
@@ -265,7 +266,7 @@ class CudaHost:
         if len(self._compiled) > _KNOWN_KERNELS:
             self._compiled.clear()
         if missing := [spec for spec in wanted if spec not in self._compiled]:
-            self._compiled |= compiled_for(missing, build(missing, self._device.arch))
+            self._compiled |= compiled_for(missing, build(missing, self._device.arch, sources=self._sources))
         return {spec: self._compiled[spec] for spec in wanted}
 
     @contextmanager

@@ -9,6 +9,7 @@ where one ended in a traceback, hung, wrote a file, started a program or ran cod
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import resource
@@ -32,6 +33,8 @@ def main() -> int:
         folder.mkdir(parents=True)
         os.chdir(folder)
         os.environ |= {"MKTUNE_HOME": place, "MKTUNE_STORE": "good.db", "MKTUNE_CACHE_DIR": f"{place}/cubins"}
+        os.environ["MPLCONFIGDIR"] = place
+        importlib.import_module("matplotlib.font_manager")  # its folder and list of fonts, before all is watched
         found = fuzz(folder, asked.inputs, asked.seed, asked.target)
         os.chdir("/")
     return 1 if found else 0

@@ -36,6 +36,7 @@ from mktune.runtime.sources import bundled_winners
 from mktune.shape import Shape
 from mktune.space import Question, SearchSpace
 from mktune.validity import check
+from mktune.validity.limits import judged_graph
 
 installed = pytest.mark.skipif(bool(deep_gemm.missing()), reason=deep_gemm.missing())
 CONFIG = {"block_m": 16, "block_n": 32, "stages": 8, "ctas": 132, "multicast": "none"}
@@ -53,11 +54,17 @@ def version(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
             return found
 
         monkeypatch.setattr(metadata, "version", answer)
-        deep_gemm._find.cache_clear()
+        _forget()
 
     yield say
     monkeypatch.undo()
+    _forget()
+
+
+def _forget() -> None:
+    """A process asks once what is installed, and keeps what it has found of configs."""
     deep_gemm._find.cache_clear()
+    judged_graph.cache_clear()
 
 
 def test_without_the_package_the_space_lacks_its_values_and_says_so_once(version) -> None:
