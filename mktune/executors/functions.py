@@ -17,7 +17,6 @@ class Functions(Closing):
 
     def __init__(self, launches: Mapping[str, Launch], kernels: Kernels) -> None:
         self._specs = {name: launch.kernel for name, launch in launches.items()}
-        self._kernels = kernels
         self._taken: dict[KernelSpec, Function] = {}
         try:
             for spec in dict.fromkeys(self._specs.values()):
@@ -34,8 +33,8 @@ class Functions(Closing):
     def close(self) -> None:
         """Let go of the modules. May be called twice; nothing may be running."""
         while self._taken:
-            spec, _ = self._taken.popitem()
-            MODULES.give_back(self._kernels[spec])
+            _, function = self._taken.popitem()
+            MODULES.give_back(function)
 
 
 def device_priority(priority: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mktune.executors.driver_calls import call, driver
@@ -17,10 +17,11 @@ _Key = tuple[int, KernelSpec, bytes]  # context, kernel, cubin: a module's varia
 
 @dataclass(frozen=True)
 class Function:
-    """A loaded kernel and the module that holds it."""
+    """A loaded kernel and the module that holds it. `key` is whose it is, whatever context is current later."""
 
     module: Any
     handle: Any
+    key: _Key = field(repr=False)
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Modules:
 
         Raises CandidateError (build_error) for what the driver refuses. Whoever takes one gives it back.
         """
-        key = _key(kernel)
+        key = int(call("cuCtxGetCurrent")), kernel.spec, kernel.cubin
         with self._lock:
             loaded = self._loaded.get(key) or self._load(key, kernel)
             loaded.users += 1
@@ -63,10 +64,10 @@ class Modules:
                 raise
             return loaded.function
 
-    def give_back(self, kernel: CompiledKernel) -> None:
-        """What was taken in the current context is not used any more; nothing may be running that does."""
+    def give_back(self, function: Function) -> None:
+        """What was taken is not used any more; nothing may be running that does."""
         with self._lock:
-            self._let_go(_key(kernel))
+            self._let_go(function.key)
 
     def _let_go(self, key: _Key) -> None:
         self._loaded[key].users -= 1
@@ -85,7 +86,7 @@ class Modules:
         except BaseException:
             call("cuModuleUnload", module)
             raise
-        self._loaded[key] = _Loaded(Function(module, handle))
+        self._loaded[key] = _Loaded(Function(module, handle, key))
         return self._loaded[key]
 
     def _unload_idle(self) -> None:
@@ -96,10 +97,6 @@ class Modules:
 
 MODULES = Modules()
 """Those of this process."""
-
-
-def _key(kernel: CompiledKernel) -> _Key:
-    return int(call("cuCtxGetCurrent")), kernel.spec, kernel.cubin
 
 
 def _set_up(loaded: _Loaded, smem: int, cluster: int) -> None:

@@ -55,9 +55,9 @@ def test_a_kernel_is_loaded_once_for_all_that_launch_it_and_unloaded_after_the_l
     first, second = held.take(kernel("a"), 0, 1), held.take(kernel("a"), 0, 1)
     assert first is second
     assert gpu.loaded == [1]
-    held.give_back(kernel("a"))
+    held.give_back(first)
     assert gpu.loaded == [1]
-    held.give_back(kernel("a"))
+    held.give_back(second)
     assert gpu.loaded == []
     held.take(kernel("a"), 0, 1)
     assert gpu.loaded == [2]
@@ -65,16 +65,12 @@ def test_a_kernel_is_loaded_once_for_all_that_launch_it_and_unloaded_after_the_l
 
 def test_the_last_ones_that_nobody_uses_stay_and_the_oldest_goes_first(gpu):
     held = Modules(kept=2)
-    for name in "abc":
-        held.take(kernel(name), 0, 1)
-    for name in "abc":
-        held.give_back(kernel(name))
+    for function in [held.take(kernel(name), 0, 1) for name in "abc"]:
+        held.give_back(function)
     assert gpu.loaded == [2, 3]
-    held.take(kernel("b"), 0, 1)
-    held.give_back(kernel("b"))
+    held.give_back(held.take(kernel("b"), 0, 1))
     assert gpu.loaded == [2, 3]  # b is the youngest now
-    held.take(kernel("a"), 0, 1)
-    held.give_back(kernel("a"))
+    held.give_back(held.take(kernel("a"), 0, 1))
     assert gpu.loaded == [2, 4]
     held.keep(0)
     assert gpu.loaded == []
@@ -84,8 +80,7 @@ def test_what_is_in_use_is_never_unloaded(gpu):
     held = Modules(kept=1)
     held.take(kernel("a"), 0, 1)
     for name in "bcd":
-        held.take(kernel(name), 0, 1)
-        held.give_back(kernel(name))
+        held.give_back(held.take(kernel(name), 0, 1))
     assert gpu.loaded == [1, 4]
 
 
@@ -94,8 +89,11 @@ def test_other_code_and_another_context_are_other_modules(gpu):
     held.take(kernel("a"), 0, 1)
     held.take(kernel("a", b"other"), 0, 1)
     gpu.context = 2
-    held.take(kernel("a"), 0, 1)
+    last = held.take(kernel("a"), 0, 1)
     assert gpu.loaded == [1, 2, 3]
+    gpu.context = 1  # whoever gives it back need not have made its context current
+    held.give_back(last)
+    assert gpu.loaded == [1, 2]
 
 
 def test_attributes_grow_with_what_launches_need(gpu):
@@ -122,10 +120,10 @@ def test_what_the_driver_refuses_is_not_left_loaded(gpu, refused):
 
 def test_a_launch_that_asks_for_too_much_leaves_others_their_module(gpu):
     held = Modules()
-    held.take(kernel("a"), 1000, 1)
+    taken = held.take(kernel("a"), 1000, 1)
     gpu.refuses = "cuFuncSetAttribute"
     with pytest.raises(CandidateError):
         held.take(kernel("a"), 1 << 20, 1)
     assert gpu.loaded == [1]
-    held.give_back(kernel("a"))
+    held.give_back(taken)
     assert gpu.loaded == []
