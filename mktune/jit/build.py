@@ -26,7 +26,7 @@ class _Job:
     key: str
 
 
-Sources = dict[tuple[str, str], Source]
+Read = dict[tuple[str, str], Source]
 """What was read of sources, by path and prelude."""
 
 
@@ -36,7 +36,7 @@ def build(
     *,
     cache_dir: Path | None = None,
     facts: bool = True,
-    sources: Sources | None = None,
+    sources: Read | None = None,
 ) -> list[CompiledKernel]:
     """`specs` compiled for `arch` ("sm_90a", …), in their order, from the cache where it has them.
 
@@ -64,7 +64,7 @@ def build(
     return [found[spec] for spec in specs]
 
 
-def _jobs(specs: Sequence[KernelSpec], arch: str, sources: Sources) -> list[_Job]:
+def _jobs(specs: Sequence[KernelSpec], arch: str, sources: Read) -> list[_Job]:
     for path, prelude in {(spec.source, spec.prelude) for spec in specs} - sources.keys():
         sources[path, prelude] = load(path, prelude=prelude)
     compiler = nvrtc.compiler()

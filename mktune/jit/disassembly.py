@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-_OPTIONS = ("-c", "-ndf")  # code, and no analysis of branch stacks: sm_90 has none, and it takes a third of the time
-
 _SECTION = re.compile(r"^\.text\.(\S+):\s*$")
 _LABEL = re.compile(r"^([.$\w]+):\s*$")
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
@@ -71,7 +69,7 @@ def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        done = subprocess.run([tool, *_OPTIONS, str(path)], capture_output=True, text=True, check=False)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"nvdisasm failed: {done.stderr.strip()[:300]}")
     return parse(done.stdout)

@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as LateError
 from dataclasses import asdict
 from typing import Any
 
-from mktune.errors import CandidateError, MktuneError
+from mktune.errors import CandidateError, SetupError
 from mktune.jit.build import build
 from mktune.launch import KernelSpec
 from mktune.measure.worker import Reply, Worker
@@ -19,6 +19,7 @@ from mktune.trial import Status
 SECONDS = 180.0
 _MAX_PROCESSES = 16
 _TOGETHER = 8  # kernels of one source that are parsed and disassembled at once: a fraction of the time of each alone
+_TOGETHER_SECONDS = 60.0  # after which each is compiled by itself: who waits for another one must not be late for it
 _NICE = 10
 
 
@@ -47,6 +48,7 @@ class CompileAhead:
         self._own = threading.local()
         self._workers: list[Worker] = []
         self._jobs: dict[KernelSpec, Future[None]] = {}
+        self._closed = False
         self._lock = threading.Lock()
         self._waiting: dict[KernelSpec, Future[None]] = {}  # in the order in which they were asked for
 
@@ -78,7 +80,12 @@ class CompileAhead:
 
     def close(self) -> None:
         """Drop what has not begun and end the processes. May be called twice."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            dropped, self._waiting = self._waiting, {}
+        for job in dropped.values():
+            job.cancel()
         for worker in self._workers:
             worker.close()
 
@@ -87,8 +94,8 @@ class CompileAhead:
         jobs = self._take()
         if len(jobs) > 1:
             try:
-                self._compile(list(jobs))
-            except MktuneError:
+                self._compile(list(jobs), _TOGETHER_SECONDS)
+            except Exception:
                 pass  # one of them is to blame: each for itself says which
             else:
                 for job in jobs.values():
@@ -110,12 +117,14 @@ class CompileAhead:
             chosen = [spec for spec in self._waiting if _unit(spec) == unit][:share]
             return {spec: self._waiting.pop(spec) for spec in chosen}
 
-    def _compile(self, specs: Sequence[KernelSpec]) -> None:
+    def _compile(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
+        if self._closed:
+            raise SetupError("the compiling processes have ended")
         if not hasattr(self._own, "worker"):
             self._own.worker = Worker(self._host, {"arch": self._arch})
             self._workers.append(self._own.worker)
         try:
-            self._own.worker.ask({"specs": [asdict(spec) for spec in specs]}, SECONDS)
+            self._own.worker.ask({"specs": [asdict(spec) for spec in specs]}, seconds)
         except CandidateError as error:
             late = error.status == Status.HANG
             raise CandidateError(Status.COMPILE_ERROR if late else error.status, str(error)) from None

@@ -1,7 +1,8 @@
 """Are these the same bits as before? Tensors as numbers, so that results of every earlier plan can be remembered.
 
 A digest is multilinear over the 32-bit words of a tensor: Σ words × weights, in integers modulo 2^64, with random odd
-weights. Tensors that differ have equal digests with a probability of at most 2^-32, whatever a kernel did wrong.
+weights; of large tensors the sums of rows are weighed once more, by the same weights. Tensors that differ have equal
+digests with a probability of at most 2^-25 (2^-32 up to 256 KiB), whatever a kernel did wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-    Tensors = dict[str, torch.Tensor]
 
 _ROW = 1 << 16  # words with weights of their own; whole rows are weighed once more
 _ROWS = 1 << 10  # weighed at once: the products take 512 MiB

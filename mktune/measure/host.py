@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mktune.device import Device
 from mktune.errors import CandidateError
@@ -24,7 +24,7 @@ from mktune.executors.executable import Executable
 from mktune.executors.modules import MODULES
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.workload import workload
-from mktune.jit.build import Sources, build
+from mktune.jit.build import Read, build
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.lowering.graph import lower
 from mktune.lowering.kernel_graph import KernelGraph, specs_of
@@ -47,15 +47,12 @@ from mktune.plan import Plan
 from mktune.shape import Shape
 from mktune.trial import Status
 
-if TYPE_CHECKING:
-    pass
-
 _KEPT_MODULES = 512  # loaded though no plan at hand uses them: some 40 MB of device memory
 _KNOWN_KERNELS = 2048  # whose machine code is not read from the cache again
 _SHIFT_BYTES, _SHIFTS = 512, 128  # how far workspaces are moved from build to build
 
 Built = tuple[Plan, KernelGraph, Kernels]
-Build = Callable[[], AbstractContextManager[Executable]]
+MakeTimed = Callable[[], AbstractContextManager[Executable]]
 
 
 @dataclass
@@ -99,7 +96,7 @@ class CudaHost:
         self._timer = GraphTimer(1)
         self._gauges = Gauges(self._device.uuid)
         self._compiled: dict[KernelSpec, CompiledKernel] = {}
-        self._sources: Sources = {}
+        self._sources: Read = {}
         MODULES.keep(_KEPT_MODULES)
         self._probe = Probe(self._kernels)
         self._do_open(ops)
@@ -159,13 +156,13 @@ class CudaHost:
         with phases("verify"):
             verify(parsed, lowered, kernels, self._opened.copies, known=self._opened.known)
 
-        def build() -> AbstractContextManager[Executable]:
+        def make() -> AbstractContextManager[Executable]:
             return self._timed(parsed, lowered, kernels)
 
         with phases("settle"):
-            self._settle(build)
+            self._settle(make)
         found, state = steady(
-            lambda: screen(lambda count: self._sample_anew(build, count, phases), incumbent_us, allowed),
+            lambda: screen(lambda count: self._sample_anew(make, count, phases), incumbent_us, allowed),
             self._gauges.read,
             lambda screening: drifted(screening.samples),
         )
@@ -207,7 +204,9 @@ class CudaHost:
     def _do_validate(self, plan: str, effort: dict[str, int] | None = None) -> Reply:
         """Probe the cubins, provoke races, and compare bits. Raises what failed."""
         parsed, lowered, kernels = self._built(plan)
+        self._spoilt = True  # while the probe runs, what plans read in common is poison
         probed = self._probe.check(parsed, lowered, kernels, self._opened.copies)
+        self._spoilt = False
         found = validate(parsed, lowered, self._opened.copies, self._kernels, Effort(**(effort or {})))
         return {"validated": found.how, "repeats": found.repeats.to_dict(), "probe": probed}
 
@@ -273,7 +272,7 @@ class CudaHost:
     def _timed(self, plan: Plan, lowered: KernelGraph, kernels: Kernels) -> Iterator[Executable]:
         """The timing build of a plan, with workspaces at a place of its own.
 
-        Where workspaces, nodes and code lie moves a span by one or two percent, the same way every time.
+        Where workspaces, nodes and code lie moves a span by a percent or two, at most four, the same way every time.
         """
         buffers, spaces = self._opened.memory.timing(plan, _SHIFT_BYTES * self._draw.randrange(_SHIFTS))
         with EXECUTABLES[plan.executor](lowered, kernels, buffers) as graph:
@@ -281,16 +280,16 @@ class CudaHost:
             yield graph
         del spaces
 
-    def _settle(self, build: Build) -> None:
+    def _settle(self, make: MakeTimed) -> None:
         if not self._timer.settled:
-            with build() as graph:
+            with make() as graph:
                 self._timer.settle(graph)
 
-    def _sample_anew(self, build: Build, count: int, phases: Phases) -> list[float]:
+    def _sample_anew(self, make: MakeTimed, count: int, phases: Phases) -> list[float]:
         """`count` spans of a build of its own."""
         with ExitStack() as stack:
             with phases("build"):
-                graph = stack.enter_context(build())
+                graph = stack.enter_context(make())
             with phases("measure"):
                 return self._timer.sample([graph] * count)
 

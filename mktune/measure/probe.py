@@ -109,13 +109,13 @@ class _Layer:
         about = torch.tensor(table, dtype=torch.int64, device=place)
         saved = torch.empty(max(1, words), dtype=torch.int32, device=place)
         report = torch.zeros(3, dtype=torch.int64, device=place)
+        graph = behind_late_producer(kernel, self._launches[kernel.name], len(pieces))
+        around = build([launch.kernel for name, launch in graph.launches if name != kernel.name])
         for piece, (_, first, *_) in zip(pieces, table, strict=True):
             call("cuMemcpyDtoD", saved.data_ptr() + _WORD * first, piece.span.address, piece.span.bytes)
         _fill([piece.span for piece in pieces if piece.poisoned])
-        graph = behind_late_producer(kernel, self._launches[kernel.name], len(pieces))
-        around = [launch.kernel for name, launch in graph.launches if name != kernel.name]
         own = {"probe.pieces": about, "probe.saved": saved, "probe.report": report}
-        self._replay(graph, {**self._kernels, **build(around)}, own)
+        self._replay(graph, {**self._kernels, **around}, own)
         if wrong := ran_ahead(*report.tolist()):
             raise CandidateError(Status.WRONG_RESULT, f"{kernel.name}: behind a late producer {wrong}")
 
@@ -141,7 +141,9 @@ class _Layer:
         written = {access.buffer for access in kernel.accesses if access.writes}
         for name in late:
             for span in self._spans(name):
-                yield Piece(span, name in written, name not in self._counters)
+                if span.address % _WORD == 0 and span.bytes >= _WORD:  # of an odd end the last bytes are left alone
+                    whole = Span(span.address, span.bytes // _WORD * _WORD)
+                    yield Piece(whole, name in written, name not in self._counters)
 
     def _spans(self, name: str) -> list[Span]:
         memory = self._copies.memory

@@ -21,7 +21,7 @@ State = Mapping[str, float]
 
 CLOCK = "sm_mhz"
 CLOCK_TOLERANCE = 0.015  # one step of the clock is 15 MHz of 1,980
-DRIFT = 0.04  # builds of one plan lie up to 3.6 % apart, and each half has several
+DRIFT = 0.04  # builds of one plan lie up to 3.6 % apart, and a half may be of one
 TRIES = 4
 
 

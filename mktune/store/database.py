@@ -27,8 +27,8 @@ from mktune.store.problems import mapped, unwritable
 _log = logging.getLogger("mktune.store")
 _LOOK_SECONDS = 0.25
 _PAGE_BYTES = 16384
-"""Pages of a new file: several plans of about 4 KB fit in one, where SQLite's own 4 KiB would hold one and half of the
-next, and a book of many plans is read in a quarter of the reads."""
+"""Pages of a new file: about six packed plans of some 2.5 KB fit in one, where SQLite's own 4 KiB would hold one, and a
+book of many plans is read in a fraction of the reads."""
 _ADVISORY_LOCK = 0x6D6B74756E65  # "mktune": the one lock under which tables are made and rare rows are written
 
 

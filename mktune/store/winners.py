@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
@@ -84,7 +83,7 @@ def put(connection: Connection, winner: Winner, study: str, repeats: bool = Fals
 
 
 def _served_as(winner: Winner) -> list[ColumnElement[bool]]:
-    key = [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
+    key = _key_of(winner)
     return [*key, PlanRow.replaced.is_(None)]
 
 
@@ -115,7 +114,7 @@ def merge(connection: Connection, winner: Winner, own_build: Callable[[Winner], 
     errors.
     """
     check_winner(winner)
-    key = [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
+    key = _key_of(winner)
     query = select(PlanRow.id, PlanRow.document, PlanRow.replaced).where(*key).order_by(PlanRow.id)
     stored = [(row, stored_winner(row.document)) for row in connection.execute(query).all()]
     current = next((known for row, known in stored if row.replaced is None), None)
@@ -173,19 +172,19 @@ def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
     Such a spare is history. It was measured on the same build under the same policy and is no faster, so that a bundle
     of both serves what the store does, and where a package is missing it serves the spare.
     """
-    columns = [getattr(PlanRow, name) for name in PLAN_KEY]
-    serves = PlanRow.replaced.is_(None)
-    query = select(PlanRow.document, serves.label("serves"), *columns).order_by(*columns, serves.desc(), PlanRow.id)
-    rows = [row for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
     found = []
-    for _, group in groupby(rows, key=lambda row: tuple(getattr(row, name) for name in PLAN_KEY)):
-        first, *history = group
-        if first.serves:
-            winner = stored_winner(first.document)
-            earlier = (stored_winner(row.document) for row in history) if winner.fingerprint.packages else ()
-            spares = [other for other in earlier if _is_spare(other, winner)]
-            found += [winner, *best_of(spares, own_build=lambda spare: True)]
+    for winner in served(connection, wanted, history=False):
+        found.append(winner)
+        if winner.fingerprint.packages:
+            key = _key_of(winner)
+            query = select(PlanRow.document).where(*key, PlanRow.replaced.is_not(None)).order_by(PlanRow.id)
+            earlier = (stored_winner(row.document) for row in whole_rows(connection.execute(query)))
+            found += best_of([other for other in earlier if _is_spare(other, winner)], own_build=lambda spare: True)
     return found
+
+
+def _key_of(winner: Winner) -> list[ColumnElement[bool]]:
+    return [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
 
 
 def _is_spare(other: Winner, winner: Winner) -> bool:

@@ -246,7 +246,8 @@ def test_knobs_and_placements_change_the_instructions(title, tmp_path):
     config = dict(default.config)
     fields = {"stages": (2, 3), "warps": (4, 8), "block_m": (8, 64), "block_n": (64, 128), "split_k": (1, 4)}
     fields |= {"q_block": (1, 2, 4, 8), "ahead": ("half", "page", "turns")}
-    chosen = {(field, value) for field, values in fields.items() if field in config for value in values}
+    known = {*config, *op.implied}
+    chosen = {(field, value) for field, values in fields.items() if field in known for value in values}
     plans = {OpPlan.of(default.impl, {**config, field: value}) for field, value in chosen}
     plans = {plan for plan in plans | {default} if not op.violations(plan, placed(op, plan), SHAPES[1], H200)}
     specs = {launched(title, plan)[0].kernel for plan in plans}

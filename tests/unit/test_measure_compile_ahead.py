@@ -133,6 +133,41 @@ def test_one_that_fails_among_others_is_told_apart(pool, tmp_path):
     assert {line.split()[1] for line in (tmp_path / "log").read_text().splitlines()} == {"a", "b", "c", "d"}
 
 
+def test_what_had_not_begun_when_it_is_closed_is_over_and_begins_no_process(tmp_path):
+    pool = CompileAhead("sm_90a", processes=2, host=f"{__name__}:FakeCompiler")
+    held(pool, tmp_path)
+    waiting = [KernelSpec(str(tmp_path / "log"), f"k<{i}>") for i in range(12)]
+    pool.submit(waiting)
+    started = len(pool._workers)
+    pool.close()
+    assert all(pool._jobs[spec].done() for spec in waiting)
+    until(lambda: all(job.done() for job in pool._jobs.values()))
+    assert len(pool._workers) == started
+    assert not (tmp_path / "log").exists()
+
+
+class Unlucky(CompileAhead):
+    """Cannot start a process for more than one kernel."""
+
+    def _compile(self, specs, *rest):
+        if len(specs) > 1:
+            raise OSError("no more processes")
+        super()._compile(specs, *rest)
+
+
+def test_whatever_fails_for_several_is_tried_for_each(tmp_path):
+    pool = Unlucky("sm_90a", processes=2, host=f"{__name__}:FakeCompiler")
+    try:
+        held(pool, tmp_path)
+        specs = [KernelSpec(str(tmp_path / "log"), f"k<{i}>") for i in range(8)]
+        pool.submit(specs)
+        (tmp_path / "held.go").touch()
+        pool.wait(specs, 30)
+    finally:
+        pool.close()
+    assert len((tmp_path / "log").read_text().splitlines()) == 8
+
+
 def test_the_real_compiler_fills_the_cache(monkeypatch):
     pool = CompileAhead("sm_90a", processes=1)
     steps = KernelSpec("standalone/clock.cu", "mktune::timer_steps")

@@ -142,7 +142,15 @@ def test_a_plan_of_every_schema_is_served_in_its_range(tmp_path: Path, dump: Pat
     ]
 
 
-_DAMAGED = ("'[]'", "'{'", "X'ff00'", 'replace(document, \'"m_range":[16,\', \'"m_range":["a",\')', "''", "5")
+_DAMAGED = (
+    "'[]'",
+    "'{'",
+    "X'ff00'",
+    'replace(document, \'"m_range":[16,\', \'"m_range":["a",\')',
+    "''",
+    "5",
+    "CAST(X'ff' || document AS TEXT)",
+)
 
 
 @pytest.mark.parametrize("dump", RELEASED[:4], ids=lambda dump: dump.stem)

@@ -50,9 +50,12 @@ def _fill(source: str, targets: tuple[str, ...], make: Callable[[Any], tuple[Any
 
 
 def _some(plans: Any, source: str) -> Iterator[list[Any]]:
+    # As bytes: text that SQLite cannot decode is one damaged plan, and does not cost the others.
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    found = sa.cast(plans.c[source], sa.LargeBinary()) if is_sqlite else plans.c[source]
     last = -1
     while True:
-        query = sa.select(plans.c.id, plans.c[source]).where(plans.c.id > last).order_by(plans.c.id).limit(SOME)
+        query = sa.select(plans.c.id, found).where(plans.c.id > last).order_by(plans.c.id).limit(SOME)
         rows = list(op.get_bind().execute(query).all())
         if not rows:
             return

@@ -96,9 +96,8 @@ class BlockFp8(Provided):
         if device.arch == _HOPPER:
             fields = config_of(pick(Desired(op.problem, shape.m, device.sms)), multicast=True)
         else:
-            fields = tall_default(
-                op.problem, shape.m
-            )  # NOTE: not what DeepGEMM picks on Blackwell, of which none was seen
+            # NOTE: not DeepGEMM's own choice on Blackwell.
+            fields = tall_default(op.problem, shape.m)
         if op.has_finalizer:
             fields |= {"finalizer": "kernel", "finalizer_threads": op.defaults["finalizer_threads"]}
         return OpPlan.of(IMPL, fields)

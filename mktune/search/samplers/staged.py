@@ -77,10 +77,12 @@ class StagedSampler(LocalSampler):
                     yield choices, {FUSION: label}
 
     def _expect(self, span_us: float, base: Choices) -> None:
-        """What configs were worth alone is what they are expected to be worth in `base`, until that is measured."""
+        """What configs were worth alone is told once as what they would be worth in `base`, where others stand."""
         for known in self._alone.values():
-            for alone_us, config in known[1:]:
-                self._effects.tell({**base, **config}, span_us + alone_us - known[0][0])
+            here_us = next((alone_us for alone_us, config in known if config.items() <= base.items()), known[0][0])
+            for alone_us, config in known:
+                if not config.items() <= base.items():
+                    self._effects.tell({**base, **config}, max(alone_us, span_us + alone_us - here_us))
 
     def _ranked(self) -> Choices:
         """One op's config out of its best."""
