@@ -32,6 +32,8 @@ class FakeCompiler:
         if spec.name_expression == "missing":
             raise SetupError("no compiler here")
         if spec.name_expression == "slow":
+            with open(f"{spec.source}.begun", "a") as begun:
+                begun.write("x")
             until(Path(f"{spec.source}.go").exists)
         with open(spec.source, "a") as log:
             log.write(f"{self._arch} {spec.name_expression} {spec.defines} {spec.constants}\n")
@@ -97,10 +99,9 @@ def test_failures_belong_to_their_kernel(pool, tmp_path):
 
 def held(pool, tmp_path):
     """Both processes have something to do until `held.go` is there."""
-    for name in ("held", "held too"):
-        slow = KernelSpec(str(tmp_path / "held"), "slow", (("N", name),))
-        pool.submit([slow])
-        until(lambda: slow not in pool._waiting)  # noqa: B023
+    pool.submit([KernelSpec(str(tmp_path / "held"), "slow", (("N", name),)) for name in "ab"])
+    begun = tmp_path / "held.begun"
+    until(lambda: begun.exists() and begun.read_text() == "xx")
 
 
 def test_what_waits_is_compiled_together_by_source(pool, tmp_path):
