@@ -154,7 +154,7 @@ ANSWERS: dict[str, list[str]] = {
     "export": ["--simulated", "--out", "~/plans.json"],
     "import": ["~/plans.json"],
     "record": [WORKLOAD, "--ops", "B0", *SIM, "--free", "B0.tile:2", "--out", "~/recorded.gz"],
-    "compare-samplers": ["~/recorded.gz"],
+    "compare-samplers": ["~/recorded.gz", "--seeds", "2"],
     "doctor": [],
 }
 """Command → arguments that it answers on a machine without a GPU, in this order."""
