@@ -127,19 +127,18 @@ class CudaGraph(Executable):
         return params
 
     def _add_edges(self, layer: int) -> None:
-        """One kind a call: with several kinds in one, edges were seen to get each other's data (driver 580)."""
         for kind in dict.fromkeys(edge.kind for edge in self.graph.edges):
             edges = [edge for edge in self.graph.edges if edge.kind == kind]
-            sources = [self.nodes[layer, edge.source] for edge in edges]
-            targets = [self.nodes[layer, edge.target] for edge in edges]
-            data = [edge_data(kind)] * len(edges)
-            call("cuGraphAddDependencies", self._handle, sources, targets, data, len(edges))
+            self._connect([(self.nodes[layer, edge.source], self.nodes[layer, edge.target]) for edge in edges], kind)
 
     def _join(self, before: list[Any], after: list[Any]) -> None:
-        pairs = [(source, target) for source in before for target in after]
+        self._connect([(source, target) for source in before for target in after], "full")
+
+    def _connect(self, pairs: list[tuple[Any, Any]], kind: str) -> None:
+        """Edges of one kind: with several kinds in one call, edges were seen to get each other's data (driver 580)."""
         if pairs:
             sources, targets = (list(side) for side in zip(*pairs, strict=True))
-            data = [edge_data("full") for _ in pairs]
+            data = [edge_data(kind)] * len(pairs)
             call("cuGraphAddDependencies", self._handle, sources, targets, data, len(pairs))
 
 

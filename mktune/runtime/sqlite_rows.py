@@ -102,9 +102,12 @@ def _of_text(raw: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     try:
         text = raw[-1].decode()
-        kv_low, kv_high, m_low, m_high = map(int, _RANGES.match(text, text.find('"kv_range":')).groups())  # type: ignore[union-attr]
     except (AttributeError, UnicodeDecodeError):
+        text = ""
+    found = _RANGES.match(text, text.find('"kv_range":'))
+    if found is None:
         return *raw[:-1], None, None, None, None, None
+    kv_low, kv_high, m_low, m_high = map(int, found.groups())
     return *raw[:-1], m_low, m_high, kv_low, kv_high, text
 
 

@@ -83,8 +83,7 @@ def put(connection: Connection, winner: Winner, study: str, repeats: bool = Fals
 
 
 def _served_as(winner: Winner) -> list[ColumnElement[bool]]:
-    key = _key_of(winner)
-    return [*key, PlanRow.replaced.is_(None)]
+    return [*_key_of(winner), PlanRow.replaced.is_(None)]
 
 
 def _store(connection: Connection, winner: Winner, study: str, *, keep: bool) -> None:
@@ -176,8 +175,8 @@ def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
     for winner in served(connection, wanted, history=False):
         found.append(winner)
         if winner.fingerprint.packages:
-            key = _key_of(winner)
-            query = select(PlanRow.document).where(*key, PlanRow.replaced.is_not(None)).order_by(PlanRow.id)
+            replaced = (*_key_of(winner), PlanRow.replaced.is_not(None))
+            query = select(PlanRow.document).where(*replaced).order_by(PlanRow.id)
             earlier = (stored_winner(row.document) for row in whole_rows(connection.execute(query)))
             found += best_of([other for other in earlier if _is_spare(other, winner)], own_build=lambda spare: True)
     return found

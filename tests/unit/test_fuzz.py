@@ -6,9 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fuzzing import PWNED, Fuzzer, Hang, watched
+from fuzzing import Fuzzer, Hang, watched
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mutation import PWNED
 
 from mktune.bundle import parse_each
 from mktune.cli import boundary
