@@ -11,7 +11,8 @@ correctness    every op against its reference, on the inputs that it really had
 validation     races provoked by delays and shuffled priorities; `repeatability` whether bits repeat
 span           the clock; `screening` when to stop reading it, `session` the GPU's state around it
 calibration    what the clock can resolve on this GPU
-promotion      ties, guards and who wins: pure logic; `attribution` where a winner's gain comes from
+promotion      ties, guards and who wins: pure logic; `narrowing` which arms need no more rounds
+attribution    where a winner's gain comes from
 stats          medians, intervals and paired differences
 ablation       branches and PDL on the same kernels; `growth`: a workload op by op
 op_bench       each op alone, beside `stream`, the limit of its bytes, and `peer`, another library's kernel

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from mktune import __version__
 from mktune.backends.base import Bench, Problem, Stamps
@@ -23,6 +24,7 @@ from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.deadline import Deadlines
 from mktune.measure.gpu_lock import gpu_lock
 from mktune.measure.memory import layers_for, shares_kv
+from mktune.measure.narrowing import FIRST_PAIRS, Compared, compared, may_return
 from mktune.measure.promotion import Arm
 from mktune.measure.screening import BRIEF, ScreeningBudget
 from mktune.measure.session import TRIES
@@ -40,11 +42,24 @@ VALIDATE_SECONDS = 300.0
 PROCESSES = 2
 _KNOWN = 500  # plans whose kernels are remembered
 ROUNDS = 16  # two pairs of every two arms each, every pair of new builds
+FIRST_ROUNDS = FIRST_PAIRS // 2
 TRACED_ROUNDS = 64
+
+Rounds = Callable[[Sequence[Arm]], Compared]
+"""How arms are compared."""
 
 
 class _DoesNotRepeat(CandidateError):
     """A plan is right, but its bits do not repeat, where only one may win whose bits do."""
+
+
+@dataclass(frozen=True)
+class _Survivor:
+    """The arm that validation did not refute, how it was validated, and what else that found."""
+
+    arm: Arm
+    validated: str
+    notes: Mapping[str, str]
 
 
 class CudaBench(Bench):
@@ -148,8 +163,7 @@ class CudaBench(Bench):
         state: dict[str, float] = {}
         for process in range(PROCESSES):
             self.restart()
-            order = random.Random(process).sample(sorted(plans), len(plans))
-            samples, state = self.rounds({name: plans[name] for name in order})
+            samples, state = self.rounds(_shuffled(plans, process))
             for name in plans:
                 merged[name] += samples[name]
         return merged, state
@@ -209,26 +223,28 @@ class CudaBench(Bench):
         self.prepare([arm.plan for arm in arms])
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         right = promotion.right_arms(arms, outcomes)
-        merged, state, failed = self._compared({_key(arm): arm.plan for arm in right})
-        right = [arm for arm in right if _key(arm) in merged]
-        samples = {arm.name: merged[_key(arm)] for arm in right}  # arms with equal plans share theirs, but for noise
-        decision = promotion.decide(right, samples)
-        likely = put_back(decision.ranked[0].plan, self._device).values()
-        self.prepare([changed.plan for changed in likely])  # compiled while the likely winner is validated
-        chosen, (validated, found), refuted = self._validated(decision.ranked)
-        losses, missing = attribute(chosen.plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
-        notes = {"clocks": _clocks(self.calibrate()), **found}
-        notes |= {f"refuted {name}": why for name, why in refuted.items()}
+        rounds, failed = self._compared(right, self._narrowed)
+        decision, survivor, refuted = self._decided(rounds)
+        if refuted and may_return(rounds, decision, survivor.arm if survivor else None):
+            rounds, more = self._compared([arm for arm in right if _key(arm) not in failed], self._unnarrowed)
+            failed |= more
+            decision, survivor, refuted = self._decided(rounds, refuted)
+        if survivor is None:
+            raise _nothing_survived(refuted)
+        plan = survivor.arm.plan
+        losses, missing = attribute(plan, self._device, self.verify, lambda plans: self.rounds(plans)[0])
+        notes = {"clocks": _clocks(self.calibrate()), **survivor.notes, **rounds.notes}
+        notes |= {f"refuted {name}": str(why) for name, why in refuted.items()}
         notes |= {f"left out {arm.name}": failed[_key(arm)] for arm in arms if _key(arm) in failed}
         notes |= {f"attribution of {group}": why for group, why in missing.items()}
         return promotion.winner(
             decision,
-            chosen,
-            samples,
+            survivor.arm,
+            rounds.samples,
             policy=self.policy,
-            fingerprint=self._built_as(chosen.plan),
-            validated=validated,
-            device_state=tuple(sorted(state.items())),
+            fingerprint=self._built_as(plan),
+            validated=survivor.validated,
+            device_state=tuple(sorted(rounds.state.items())),
             notes=notes,
             attribution=losses,
         )
@@ -261,23 +277,55 @@ class CudaBench(Bench):
             return Status.BUILD_ERROR, str(error)
         return Status.OK, ""
 
-    def _compared(self, plans: Mapping[str, Plan]) -> tuple[dict[str, list[float]], dict[str, float], dict[str, str]]:
-        """As `paired`, without the plans that fail in the rounds, and why they do.
+    def _compared(self, arms: Sequence[Arm], rounds: Rounds) -> tuple[Compared, dict[str, str]]:
+        """What `rounds` gives of the arms, without those that fail in it, and why they do, by `_key`.
 
         What failed once may have been chance, such as a clock that moved. Where it fails again, each plan is run by
         itself. Raises CandidateError where none of them is to blame.
         """
         try:
-            return *self.paired(plans), {}
+            return rounds(arms), {}
         except CandidateError:
             pass
         try:
-            return *self.paired(plans), {}
+            return rounds(arms), {}
         except CandidateError as error:
+            plans = {_key(arm): arm.plan for arm in arms}
             failed = self._failing(plans)
             if not failed or len(failed) == len(plans):
                 raise error from None
-        return *self.paired({name: plan for name, plan in plans.items() if name not in failed}), failed
+        return rounds([arm for arm in arms if _key(arm) not in failed]), failed
+
+    def _narrowed(self, arms: Sequence[Arm]) -> Compared:
+        """As many rounds as `paired`, without those of what is surely slower in the rounds before."""
+        first = [partial(self._block, 0, FIRST_ROUNDS, True), partial(self._block, 1, ROUNDS - FIRST_ROUNDS, False)]
+        return compared(arms, first + [partial(self._block, n, ROUNDS, True) for n in range(2, PROCESSES + 1)])
+
+    def _unnarrowed(self, arms: Sequence[Arm]) -> Compared:
+        """All rounds of all arms."""
+        samples, state = self.paired({_key(arm): arm.plan for arm in arms})
+        return Compared(tuple(arms), _by_arm(arms, samples), state)
+
+    def _block(
+        self, number: int, rounds: int, afresh: bool, arms: Sequence[Arm]
+    ) -> tuple[promotion.Samples, dict[str, float]]:
+        """A block of rounds in an order of its own."""
+        if afresh:
+            self.restart()
+        samples, state = self.rounds(_shuffled({_key(arm): arm.plan for arm in arms}, number), rounds)
+        return _by_arm(arms, samples), state
+
+    def _decided(
+        self, rounds: Compared, refuted: Mapping[str, CandidateError] | None = None
+    ) -> tuple[promotion.Decision, _Survivor | None, dict[str, CandidateError]]:
+        """The decision, what survives of its ranking but for those `refuted` before, and all that were refuted."""
+        decision, refuted = promotion.decide(rounds.arms, rounds.samples), refuted or {}
+        ranked = [arm for arm in decision.ranked if arm.name not in refuted]
+        if ranked:
+            likely = put_back(ranked[0].plan, self._device).values()
+            self.prepare([changed.plan for changed in likely])  # compiled while the likely winner is validated
+        survivor, more = self._validated(ranked)
+        return decision, survivor, {**refuted, **more}
 
     def _failing(self, plans: Mapping[str, Plan]) -> dict[str, str]:
         """Which of the plans cannot be timed even alone, and why."""
@@ -289,23 +337,15 @@ class CudaBench(Bench):
                 failed[name] = f"{error.status}: {error}"
         return failed
 
-    def _validated(self, ranked: Sequence[Arm]) -> tuple[Arm, tuple[str, dict[str, str]], dict[str, str]]:
-        """The first arm that validation does not refute, how it was validated, and why those before it were refuted.
-
-        Raises MktuneError where every arm is refuted, as NothingFoundError where some are right but do not repeat.
-        """
-        refuted: dict[str, str] = {}
-        some_right = False
+    def _validated(self, ranked: Sequence[Arm]) -> tuple[_Survivor | None, dict[str, CandidateError]]:
+        """The first arm that validation does not refute, if any, and what refuted those before it."""
+        refuted: dict[str, CandidateError] = {}
         for arm in ranked:
             try:
-                return arm, self._survives(arm.plan), refuted
+                return _Survivor(arm, *self._survives(arm.plan)), refuted
             except CandidateError as error:
-                refuted[arm.name] = str(error)
-                some_right |= isinstance(error, _DoesNotRepeat)
-        reasons = "; ".join(f"{name}: {why}" for name, why in refuted.items())
-        if some_right:
-            raise NothingFoundError(f"no plan has bits that repeat (leave --deterministic out to store one): {reasons}")
-        raise MktuneError(f"no plan survived validation: {reasons}")
+                refuted[arm.name] = error
+        return None, refuted
 
     def _measurement(self, reply: Reply) -> Measurement:
         state = tuple(sorted(reply["device_state"].items()))
@@ -399,6 +439,23 @@ def _worker(host: str, device: Device, index: int, problem: Problem) -> Worker:
 
 def _key(arm: Arm) -> str:
     return arm.plan.plan_id + (promotion.AGAIN if arm.role == "noise" else "")
+
+
+def _by_arm(arms: Sequence[Arm], samples: promotion.Samples) -> dict[str, Sequence[float]]:
+    """Samples by arm name: arms with equal plans share theirs, but for noise."""
+    return {arm.name: samples[_key(arm)] for arm in arms}
+
+
+def _shuffled(plans: Mapping[str, Plan], seed: int) -> dict[str, Plan]:
+    return {name: plans[name] for name in random.Random(seed).sample(sorted(plans), len(plans))}
+
+
+def _nothing_survived(refuted: Mapping[str, CandidateError]) -> MktuneError:
+    """NothingFoundError where some are right but do not repeat."""
+    reasons = "; ".join(f"{name}: {why}" for name, why in refuted.items())
+    if any(isinstance(why, _DoesNotRepeat) for why in refuted.values()):
+        return NothingFoundError(f"no plan has bits that repeat (leave --deterministic out to store one): {reasons}")
+    return MktuneError(f"no plan survived validation: {reasons}")
 
 
 def _clocks(found: Mapping[str, float]) -> str:

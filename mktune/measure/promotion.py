@@ -2,9 +2,10 @@
 
 Pure logic: no GPU, no torch. A back end gives the samples; `decide` says what they mean. All arms are measured in the
 same rounds in the order A B C … C B A, so that sample i of one arm stands beside sample i of every other and drift
-cancels in their ratio. Built-in plans with default configs guard against a winner that is slower than doing nothing;
-built-in structures with the finalist's own configs may win themselves: then its edges and streams were worth nothing.
-Where the gain of the plan that was chosen comes from is asked afterwards (`attribution`).
+cancels in their ratio; `narrowing` says which may leave early. Built-in plans with default configs guard against a
+winner that is slower than doing nothing; built-in structures with the finalist's own configs may win themselves: then
+its edges and streams were worth nothing. Where the gain of the plan that was chosen comes from is asked afterwards
+(`attribution`).
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
         raise NothingFoundError("no built-in plan was measured: there is nothing to compare a finalist with")
     short = [arm.name for arm in present if len(samples[arm.name]) < MIN_PAIRS]
     assert not short, f"fewer than {MIN_PAIRS} pairs: {short}"
-    noise = _noise(_by_span(guards, samples)[0], guards, samples)
+    noise = noise_of(guards, samples)
     baseline = _tied(guards, samples, noise)[0]
     candidates = [arm for arm in present if arm.role in ("finalist", "structure")]
     tied = _tied(candidates, samples, noise) if candidates else []
     better = [arm for arm in tied if _beats(arm, baseline, samples, noise)]
-    rest = [arm for arm in _by_span(candidates, samples) if arm not in tied and _beats(arm, baseline, samples, noise)]
+    rest = [arm for arm in by_span(candidates, samples) if arm not in tied and _beats(arm, baseline, samples, noise)]
     return Decision(
         ranked=(*better, *rest, *_by_span_after(baseline, guards, samples)),
         baseline=baseline,
@@ -133,11 +134,12 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
     )
 
 
-def _noise(to_beat: Arm, guards: Sequence[Arm], samples: Samples) -> float:
+def noise_of(guards: Sequence[Arm], samples: Samples) -> float:
     """How far the plan to beat is from itself, or what is usual among the built-in plans where that is more.
 
     Plans differ in that, by how their kernels meet: an unsteady plan that is slow says nothing of the fast ones.
     """
+    to_beat = by_span(guards, samples)[0]
     floors = {
         arm.name: noise_floor(samples[arm.name + AGAIN], samples[arm.name])
         for arm in guards
@@ -146,17 +148,18 @@ def _noise(to_beat: Arm, guards: Sequence[Arm], samples: Samples) -> float:
     return max(floors.get(to_beat.name, 0.0), median(list(floors.values()))) if floors else 0.0
 
 
-def _by_span(found: Sequence[Arm], samples: Samples) -> list[Arm]:
+def by_span(found: Sequence[Arm], samples: Samples) -> list[Arm]:
+    """The arms, fastest first."""
     return sorted(found, key=lambda arm: (median_interval(samples[arm.name]).median, arm.plan.plan_id))
 
 
 def _by_span_after(first: Arm, guards: Sequence[Arm], samples: Samples) -> list[Arm]:
-    return [first, *(arm for arm in _by_span(guards, samples) if arm is not first)]
+    return [first, *(arm for arm in by_span(guards, samples) if arm is not first)]
 
 
 def _tied(found: Sequence[Arm], samples: Samples, noise: float) -> list[Arm]:
     """The fastest of `found` and all that cannot be told from it, simplest first."""
-    fastest = _by_span(found, samples)[0]
+    fastest = by_span(found, samples)[0]
     return sorted(
         (arm for arm in found if arm is fastest or _ties(arm, fastest, samples, noise)),
         key=lambda arm: simplicity(arm.plan),

@@ -1,5 +1,6 @@
 """The CUDA bench behind a worker that answers from a table: outcomes, promotion in fresh processes, refutations."""
 
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -12,10 +13,11 @@ from mktune.device import Device
 from mktune.errors import CandidateError, InputError, MktuneError, NothingFoundError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.graph.workload import workload
-from mktune.measure import cuda_bench
+from mktune.measure import cuda_bench, promotion
 from mktune.measure.attribution import GROUPS, put_back
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
 from mktune.measure.deadline import FACTOR, Deadlines
+from mktune.measure.narrowing import FIRST_PAIRS
 from mktune.measure.session import TRIES
 from mktune.measure.worker import WorkerDied
 from mktune.plan import OpPlan, Plan
@@ -35,6 +37,7 @@ class FakeWorker:
     def __init__(self):
         self.spans, self.faults, self.repeats = {}, {}, {}
         self.asked, self.opened, self.restarts, self.closed = [], [], 0, False
+        self.rounds = []
         self.deadlines, self.open_faults, self.took = [], [], 0.0
         self.now = 0.0  # all the time there is: `took` for each answer
         self._draw = random.Random(1)
@@ -80,6 +83,7 @@ class FakeWorker:
 
     def _rounds(self, plan, request):
         plans = {name: Plan.from_json(text).plan_id for name, text in request["plans"].items()}
+        self.rounds.append(request)
         for plan_id in plans.values():
             if fault := self.faults.get(("rounds", plan_id)):
                 raise fault.pop(0) if isinstance(fault, list) else fault
@@ -259,6 +263,64 @@ def test_where_bits_must_repeat_and_no_plans_do_nothing_was_found_and_that_is_sa
         NothingFoundError, match=r"no plan has bits that repeat .*--deterministic.*not deterministic: 2"
     ):
         bench.promote([], BUILTINS)
+
+
+def rounds_of(bench, plan):
+    """How many samples of a plan were asked for, request by request; a noise arm's are not counted."""
+    return [2 * request["rounds"] for request in bench._worker.rounds if plan.plan_id in request["plans"]]
+
+
+def test_what_is_surely_slower_is_built_in_the_first_rounds_only(bench):
+    fast, slow = tuned(8), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, slow.plan_id: 12.0}
+    shown = dict(bench.promote([fast, slow], BUILTINS).extra)
+    assert rounds_of(bench, slow) == [FIRST_PAIRS]
+    assert rounds_of(bench, fast)[:3] == [FIRST_PAIRS, 2 * ROUNDS - FIRST_PAIRS, 2 * ROUNDS]
+    assert rounds_of(bench, BUILTINS["serial"])[:3] == rounds_of(bench, fast)[:3]
+    assert re.fullmatch(rf"1[12]\.\d\d\d us \({FIRST_PAIRS} pairs\)", shown[f"span of {slow.short_id}"])
+    assert slow.short_id not in shown["ties"]
+    assert shown["pairs"] == str(PROCESSES * ROUNDS * 2)
+
+
+def test_samples_of_arms_that_stay_are_paired_over_blocks_and_processes(bench, monkeypatch):
+    fast, near, slow = tuned(8), tuned(4), tuned(2)
+    bench._worker.spans = {fast.plan_id: 10.0, near.plan_id: 10.02, slow.plan_id: 12.0}
+    ticks, taken = itertools.count(), []
+
+    def rounds(plan, request):
+        clocks = [1.0 + 0.01 * next(ticks) for _ in range(2 * request["rounds"])]
+        plans = {name: Plan.from_json(text).plan_id for name, text in request["plans"].items()}
+        samples = {
+            name: [bench._worker.spans.get(plan, 30.0) * clock for clock in clocks] for name, plan in plans.items()
+        }
+        return {"samples": samples, "device_state": {}}
+
+    decided = promotion.decide
+    monkeypatch.setattr(bench._worker, "_rounds", rounds)
+    monkeypatch.setattr(promotion, "decide", lambda arms, samples: taken.append(samples) or decided(arms, samples))
+    bench.promote([fast, near, slow], BUILTINS)
+    (samples,) = taken
+    assert slow.short_id not in samples
+    assert {len(spans) for spans in samples.values()} == {PROCESSES * ROUNDS * 2}
+    for name, span in ((fast.short_id, 10.0), (near.short_id, 10.02)):
+        ratios = [ours / theirs for ours, theirs in zip(samples[name], samples["serial"], strict=True)]
+        assert ratios == pytest.approx([span / 30.0] * len(ratios))
+
+
+def test_what_left_is_asked_again_where_all_that_it_was_slower_than_is_refuted(bench):
+    fast, slow = tuned(8, "serial"), tuned(2, "serial")
+    bench._worker.spans = {fast.plan_id: 10.0, slow.plan_id: 12.0}
+    wrong = {plan.plan_id for plan in (fast, tuned(8))}
+    for plan_id in wrong:
+        bench._worker.spans[plan_id] = 10.0
+        bench._worker.faults["validate", plan_id] = CandidateError("wrong_result", "stale")
+    row = bench.promote([fast, slow], BUILTINS)
+    assert row.plan == slow
+    assert len(row.measurement.samples_us) == PROCESSES * ROUNDS * 2
+    assert dict(row.extra)[f"refuted {fast.short_id}"] == "stale"
+    assert rounds_of(bench, slow)[:3] == [FIRST_PAIRS, 2 * ROUNDS, 2 * ROUNDS]
+    validated = [plan for do, plan, _ in bench._worker.asked if do == "validate"]
+    assert [validated.count(plan_id) for plan_id in wrong] == [1, 1]
 
 
 def test_when_nothing_survives_validation_nothing_is_stored(bench):
