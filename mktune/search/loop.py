@@ -17,7 +17,7 @@ from mktune.plan import Plan
 from mktune.search.benches import Benches, Ended
 from mktune.search.budget import Spending
 from mktune.search.proposals import Proposal, Proposals
-from mktune.search.result import Observer, Progress, span_of
+from mktune.search.result import Observer, Progress, learned_us, span_of
 from mktune.search.stopping import Stop, Stopped
 from mktune.store.trials import PlanTaken, StudyFull
 from mktune.trial import BUILTIN, Measurement, Outcome, Policy, Status, Trial
@@ -99,15 +99,14 @@ class Loop:
         span = span_of(trial)
         self.trials.append(trial)
         self._last = max(self._last, trial.number)
-        if span is None:
-            self._failed += 1
-        elif self._best_us is None or span < self._best_us:
+        self._failed += is_failure(trial)
+        if span is not None and (self._best_us is None or span < self._best_us):
             self._best_us = span
 
     def remember(self, policy: Policy, proposals: Proposals) -> None:
         """Never repeat a stored trial; learn from those whose spans were taken under this policy."""
         for trial in self.trials:
-            proposals.know(trial.plan, span_of(trial), is_learned_by(trial, policy))
+            proposals.know(trial.plan, learned_us(trial), is_learned_by(trial, policy))
 
     def run(
         self,
@@ -206,7 +205,7 @@ class Loop:
             new = self.store.trials(self.study, but=known)
         for trial in new:
             self._add(trial)
-            proposals.learn(trial.plan, span_of(trial), is_learned_by(trial, benches.policy))
+            proposals.learn(trial.plan, learned_us(trial), is_learned_by(trial, benches.policy))
 
     def _others_run(self) -> bool:
         """Wait a moment for the trials of other processes; False where none runs, or the time is up."""
@@ -252,7 +251,7 @@ class Loop:
         self.measured += 1
         before_us = self.best_us
         self._add(trial)
-        proposals.tell(proposal, span_of(trial))
+        proposals.tell(proposal, learned_us(trial))
         if self.trace and self.best_us != before_us:
             self._trace(ended.bench, proposals, proposal)
         self.observer.trial(trial, self.progress(proposals, trial.source))
@@ -304,9 +303,10 @@ def is_learned_by(trial: Trial, policy: Policy) -> bool:
     return measured is None or measured.policy == policy
 
 
-def comparable(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Plan]]:
-    """Span and plan of the trials that succeeded under `policy`, fastest first."""
-    return [(measured.span_us, plan) for measured, plan in ranking(trials, policy)]
+def learned(trials: Sequence[Trial], policy: Policy) -> list[tuple[float, Plan]]:
+    """Span and plan of the trials that were measured under `policy`, in order."""
+    spans = [(learned_us(trial), trial) for trial in trials if is_learned_by(trial, policy)]
+    return [(span, trial.plan) for span, trial in spans if span is not None]
 
 
 def measured(bench: Bench, plan: Plan, incumbent_us: float | None) -> Outcome:

@@ -17,7 +17,7 @@ from mktune.ops.base import Op
 from mktune.plan import Plan
 from mktune.search.benches import Benches
 from mktune.search.budget import Budget
-from mktune.search.loop import Begun, Loop, comparable, is_learned_by
+from mktune.search.loop import Begun, Loop, is_learned_by, learned
 from mktune.search.proposals import Proposals
 from mktune.search.samplers.base import mixed_seed
 from mktune.search.samplers.local import LocalSampler
@@ -68,7 +68,7 @@ class OpStage:
             if missing > 0:
                 loop.spending = replace(budget, trials=loop.resumed + missing).start()
                 self._search(space, benches, loop, missing)
-            for span_us, plan in comparable([*stored, *loop.trials], policy):
+            for span_us, plan in learned([*stored, *loop.trials], policy):
                 choices = space.to_choices(replace(plan, shape=space.shape))
                 if choices is not None:
                     yield choices, span_us

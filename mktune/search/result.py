@@ -126,6 +126,17 @@ def span_of(trial: Trial) -> float | None:
     return outcome.measurement.span_us if outcome.status is Status.OK and outcome.measurement else None
 
 
+def learned_us(trial: Trial) -> float | None:
+    """What a search learns from a trial: its span, also where it was dropped as clearly slower than the incumbent.
+
+    That span is of fewer launches, and says as much of its plan's choices as any other. None: the trial failed.
+    """
+    outcome = trial.outcome
+    if outcome.status not in (Status.OK, Status.PRUNED) or outcome.measurement is None:
+        return None
+    return outcome.measurement.span_us
+
+
 def _span_or_fail(trial: Trial) -> float:
     span = span_of(trial)
     assert span is not None
