@@ -2,7 +2,8 @@
 
 A space of forty questions is mostly made of bad plans, and good ones differ from the built-in plans in a few places:
 a step from what is known to be good is worth more than a jump. Which step, the effects of single options tell
-(`search.effects`); they are drawn anew for every proposal, so that what is little known is tried too.
+(`search.effects`); they are drawn anew for every proposal, so that what is little known is tried too. Where a single
+question is changed it may be any: of a hundred options some always promise more than the four of a trigger.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from mktune.plan import Plan
 from mktune.search.effects import Effects
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question, nearest, question_stem
+from mktune.space.fusion_dimension import NAME as FUSION
 
 ELITE = 4
-"""Plans that may be changed."""
+"""Plans of each fusion that may be changed."""
+OTHERS = 0.3
+"""How many of the changed plans are not of the best fusion; of those, not of the second best, and so on."""
 START = 6
 """Plans from nothing before the first change, those that were told counted."""
 JUMPS = 0.03
@@ -33,7 +37,7 @@ class LocalSampler(Sampler):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # same arguments as the base
-        self._elite: list[tuple[float, Choices]] = []
+        self._elites: dict[str, list[tuple[float, Choices]]] = {}
         self._effects = Effects()
         self._options: dict[str, tuple[str, ...]] = {}
         self._like: dict[str, tuple[str, ...]] = {}
@@ -41,7 +45,7 @@ class LocalSampler(Sampler):
         self._proposed: set[tuple[tuple[str, str], ...]] = set()
 
     def ask(self) -> tuple[Choices, Plan]:
-        if not self._elite or self._told < START or self.draw.random() < JUMPS:
+        if not self._elites or self._told < START or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
         base = self._base()
         return self.fresh(base, dict.fromkeys(base, 1.0))
@@ -61,7 +65,7 @@ class LocalSampler(Sampler):
         return self._noted(*at_random(self.space, self.draw))
 
     def _promising(self, base: Mapping[str, str], weights: Mapping[str, float], least: int) -> dict[str, str]:
-        """Changes of `base`: `least` or more, and only those that promise a gain beyond that."""
+        """Changes of `base`: one, of any question; or those that promise most, beyond `least` only what gains."""
         names = [name for name in sorted(weights) if len(self._options.get(name, ())) > 1]
         drawn = self._effects.drawn(
             [(name, option) for name in names for option in self._options[name]], base, self.draw
@@ -70,16 +74,31 @@ class LocalSampler(Sampler):
             name: min((option for option in self._options[name] if option != base[name]), key=lambda o: drawn[name, o])
             for name in names
         }
+        count = max(least, self.draw.choice(self.steps))
+        if count == 1 and names:
+            name = self.draw.choices(names, [weights[name] for name in names])[0]
+            return {name: best[name]}
         gains = {name: weights[name] * (drawn[name, base[name]] - drawn[name, best[name]]) for name in names}
         ranked = sorted(names, key=lambda name: -gains[name])
-        count = max(least, self.draw.choice(self.steps))
         kept = [name for place, name in enumerate(ranked[:count]) if place < least or gains[name] > 0]
         return {name: best[name] for name in kept}
 
     def _base(self) -> Choices:
-        """One of the best plans; the better of two, so that the best is changed most often."""
-        first, second = self.draw.randrange(len(self._elite)), self.draw.randrange(len(self._elite))
-        return self._elite[min(first, second)][1]
+        """One of the best plans; the better of two, so that the best is changed most often.
+
+        Some are of another fusion than the best: it decides so much else that no few steps lead from one to the other.
+        """
+        ranked = self._ranked_elites()
+        place = 0
+        while place + 1 < len(ranked) and self.draw.random() < OTHERS:
+            place += 1
+        elite = ranked[place]
+        first, second = self.draw.randrange(len(elite)), self.draw.randrange(len(elite))
+        return elite[min(first, second)][1]
+
+    def _ranked_elites(self) -> list[list[tuple[float, Choices]]]:
+        """The best plans of each fusion, best first; the best fusion first."""
+        return sorted(self._elites.values(), key=lambda elite: elite[0][0])
 
     def _changed(self, base: Mapping[str, str], changes: Mapping[str, str]) -> tuple[Choices, Plan]:
         """`base` with `changes`, and with what they give rise to and `base` has no answer to.
@@ -120,8 +139,9 @@ class LocalSampler(Sampler):
         self._proposed.add(_name_of(choices))
         self._effects.tell(choices, span_us)
         if span_us is not None:
-            self._elite = sorted([*self._elite, (span_us, choices)], key=lambda pair: pair[0])[:ELITE]
-            if self._elite[0][1] is choices:
+            elite = self._elites.setdefault(choices.get(FUSION, ""), [])
+            elite[:] = sorted([*elite, (span_us, choices)], key=lambda pair: pair[0])[:ELITE]
+            if elite[0][1] is choices:
                 self._changed(choices, {})  # what else could have been answered
 
     def reject(self, choices: Choices, invalid: bool) -> None:

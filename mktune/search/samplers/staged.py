@@ -49,10 +49,10 @@ class StagedSampler(LocalSampler):
         if self._starts:
             start, changes = self._starts.pop(0)
             return self._noted(*self._changed(start, changes))
-        if not self._expects and self._elite:
+        if not self._expects and self._elites:
             self._expects = True
-            self._expect(*self._elite[0])
-        if not self._elite or self.draw.random() < JUMPS:
+            self._expect(*self._ranked_elites()[0][0])
+        if not self._elites or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
         self._changes += 1
         base = self._base()

@@ -1,0 +1,66 @@
+"""Which changes the local sampler makes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from statistics import mean
+
+from fake_bench import space_of
+
+from mktune.search.samplers.base import at_random
+from mktune.search.samplers.local import START, LocalSampler
+from mktune.space import Choices, question_stem
+
+PROPOSALS = 400
+FUSED = "B1+C0"
+FEW = 4
+
+
+class OneAtATime(LocalSampler):
+    """Changes a single question."""
+
+    steps = (1,)
+
+
+def told(sampler: LocalSampler, spans: dict[str, float]) -> dict[str, Choices]:
+    """Random plans of these fusions and spans, told to the sampler; by fusion."""
+    draw, found = random.Random(0), dict[str, Choices]()
+    while len(found) < len(spans):
+        choices, _ = at_random(sampler.space, draw)
+        if choices["fusion"] in spans and choices["fusion"] not in found:
+            found[choices["fusion"]] = choices
+    for label, span in spans.items():
+        for _ in range(START):
+            sampler.tell(found[label], span)
+    return found
+
+
+def test_a_question_of_few_options_is_changed_as_often_as_one_of_many() -> None:
+    changed: Counter[str] = Counter()
+    for seed in range(12):
+        sampler = OneAtATime(space_of(None), seed)
+        base = told(sampler, {"none": 10.0})["none"]
+        for _ in range(20):
+            choices, _ = sampler.fresh(base, dict.fromkeys(base, 1.0))
+            sampler.tell(choices, 20.0)
+            first = next(name for name in choices if choices[name] != base.get(name))
+            changed[question_stem(first)] += 1
+    few = [changed[name] for name in map(question_stem, base) if name.endswith(".finish")]
+    many = [changed[name] for name in map(question_stem, base) if name.endswith(".tile")]
+    assert mean(few) > 0.4 * mean(many) > 0
+
+
+def test_plans_of_another_fusion_than_the_best_are_changed_too() -> None:
+    sampler = LocalSampler(space_of(None), 0)
+    known = told(sampler, {"none": 10.0, FUSED: 10.5})
+    of: Counter[str] = Counter()
+    for _ in range(PROPOSALS):
+        choices, _ = sampler.ask()
+        sampler.tell(choices, 20.0)
+        of.update(label for label, plan in known.items() if unlike(choices, plan) <= FEW)
+    assert of["none"] > of[FUSED] > 0.1 * PROPOSALS
+
+
+def unlike(choices: Choices, others: Choices) -> int:
+    return sum(others.get(name) != label for name, label in choices.items())
