@@ -267,7 +267,8 @@ class Store(Closing):
         Raises InputError for a winner that must not be served: not validated, not random inputs, no GPU, or NaN.
         """
         with self._database.write(alone=True) as connection:
-            return winners.put(connection, winner, study.name if study else "", repeats)
+            name, build = (study.name, study.problem.build) if study else ("", "")
+            return winners.put(connection, winner, name, build, repeats)
 
     def merge_winners(
         self, winners: Sequence[Winner], own_build: Callable[[Winner], bool], *, repeats: bool = False

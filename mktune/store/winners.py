@@ -66,8 +66,10 @@ class Merged:
         return self.served
 
 
-def put(connection: Connection, winner: Winner, study: str, repeats: bool = False) -> Merged:
+def put(connection: Connection, winner: Winner, study: str, build: str = "", repeats: bool = False) -> Merged:
     """Store a promoted plan.
+
+    build  of the study: `Fingerprint.kernels` with all that plans of one build may share
 
     It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
     another plan and is no slower: a short search must not displace the result of a long one. With `repeats` it must
@@ -77,7 +79,7 @@ def put(connection: Connection, winner: Winner, study: str, repeats: bool = Fals
     check_winner(winner)
     document = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
     current = None if document is None else stored_winner(document)
-    keep = current is not None and _is_better(current, winner) and (current.repeats or not repeats)
+    keep = current is not None and _is_better(current, winner, build) and (current.repeats or not repeats)
     _store(connection, winner, study, keep=keep)
     return Merged(not keep, replaced=None if keep else current)
 
@@ -239,9 +241,10 @@ def check_winner(winner: Winner) -> None:
         raise InputError("a measured plan that was not validated cannot be a winner")
 
 
-def _is_better(current: Winner, new: Winner) -> bool:
+def _is_better(current: Winner, new: Winner, build: str) -> bool:
     """True where `current` keeps its place against `new`."""
-    return _comparable(current, new) and _no_slower(current, new) and not _same_plan(current, new)
+    alike = bool(build) and all(built_alike(each.fingerprint.kernels, build) for each in (current, new))
+    return _comparable(current, new, alike) and _no_slower(current, new) and not _same_plan(current, new)
 
 
 def _is_better_record(known: Winner, new: Winner, repeats: bool) -> bool:
@@ -253,21 +256,25 @@ def _is_better_record(known: Winner, new: Winner, repeats: bool) -> bool:
 
 def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], bool], repeats: bool) -> bool:
     """True where `current` keeps its place against an imported `new`."""
-    if _comparable(current, new):
+    measured = not new.measurement.policy.simulated  # every model's span is of any build
+    if _comparable(current, new, measured and own_build(current) and own_build(new)):
         if repeats and current.repeats != new.repeats:
             return current.repeats
         return (current.measurement.span_us, current.plan.plan_id) <= (new.measurement.span_us, new.plan.plan_id)
     return own_build(current) and not own_build(new)
 
 
-def _comparable(left: Winner, right: Winner) -> bool:
-    """Measured on the same build under the same policy. A plan may run kernels of a package that the other does not."""
+def _comparable(left: Winner, right: Winner, alike: bool = False) -> bool:
+    """Measured on the same build under the same policy. A plan may run kernels of a package that the other does not.
+
+    alike  the build is known to be the same: of two plans that share kernels with different others, hashes cannot tell
+    """
     ours, theirs = left.fingerprint, right.fingerprint
     same = replace(ours, kernels="", packages=()) == replace(theirs, kernels="", packages=())
     versions = dict(theirs.packages)
     shared = all(versions.get(name, version) == version for name, version in ours.packages)
-    alike = same and shared and built_alike(ours.kernels, theirs.kernels)
-    return alike and left.measurement.policy == right.measurement.policy
+    alike = alike or built_alike(ours.kernels, theirs.kernels)
+    return same and shared and alike and left.measurement.policy == right.measurement.policy
 
 
 def _no_slower(current: Winner, new: Winner) -> bool:

@@ -124,6 +124,22 @@ def test_the_faster_stays_also_where_one_runs_kernels_of_a_package(tmp_path: Pat
         assert store.winners() == [slower]  # another version of the package is another build
 
 
+@pytest.mark.parametrize("how", ["put", "merge"])
+def test_the_faster_stays_also_where_each_shares_kernels_with_others(tmp_path: Path, how: str) -> None:
+    """Of two plans of one build, one runs fused kernels and the other a second kernel of an op."""
+    ops, fused, second = "0" * 64, "f" * 64, "5" * 64
+    fast = make_winner(make_plan(stages=3), 10.0, kernels=f"{ops}+{fused}")
+    slow = make_winner(make_plan(stages=2), 11.0, kernels=f"{ops}+{second}")
+    with Store.open(tmp_path / "x.db") as store:
+        study = make_study(store, build=f"{ops}+{fused}+{second}")
+        for winner in (fast, slow):
+            if how == "put":
+                store.put_winner(study, winner)
+            else:
+                store.merge_winners([winner], lambda _: True)
+        assert store.winners() == [fast]
+
+
 def test_another_build_or_a_new_measurement_of_the_plan_replaces_though_slower(tmp_path: Path) -> None:
     fast = make_winner(make_plan(stages=3), 10.0)
     rebuilt = make_winner(make_plan(stages=2), 11.0, kernels="1" * 64)
