@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +25,10 @@ from mktune.cli.options import (
 )
 from mktune.cli.replaced import note_lost_bits, replacement_document
 from mktune.cli.summary import count, shape_words
-from mktune.errors import InputError, MktuneError, NothingFoundError
+from mktune.errors import InputError, NothingFoundError
 from mktune.location import hide_password
 
 if TYPE_CHECKING:
-    from mktune.jit.fingerprint import Sources
     from mktune.store import Merged, StudyProblem
     from mktune.trial import Winner
 
@@ -127,10 +125,11 @@ def export(
 
 
 def _to_file(out: Path, winners: Sequence[Winner], wanted: Wanted, merge: bool, as_json: bool) -> None:
+    from mktune.jit.fingerprint import is_own_build
     from mktune.store import Added, add_to_bundle, write_bundle
 
     if merge:
-        added = add_to_bundle(out, winners, _is_own_build, repeats=wanted.deterministic)
+        added = add_to_bundle(out, winners, is_own_build, repeats=wanted.deterministic)
     else:
         write_bundle(out, winners)
         added = Added(tuple(winners), ())
@@ -149,11 +148,16 @@ def _to_file(out: Path, winners: Sequence[Winner], wanted: Wanted, merge: bool, 
 def _stored(url: str | None, wanted: Wanted) -> list[Winner]:
     """The winners that match. Raises InputError for a name that is unknown, NothingFoundError for the other kind, or
     where bits must repeat and no plan's are known to."""
+    from mktune.jit.fingerprint import is_own_build
     from mktune.store import Store
 
     with Store.open(url, write=False) as store:
         found = store.exported(
-            workload=wanted.workload, ops=wanted.ops or None, gpu=wanted.gpu, scale_format=wanted.scale_format
+            workload=wanted.workload,
+            ops=wanted.ops or None,
+            gpu=wanted.gpu,
+            scale_format=wanted.scale_format,
+            own_build=is_own_build,
         )
     winners = [winner for winner in found if winner.measurement.policy.simulated == wanted.simulated]
     if not winners:
@@ -210,6 +214,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Read exported winners into the store: all of them in one transaction, or none and the place of what is wrong."""
+    from mktune.jit.fingerprint import is_own_build
     from mktune.store import Store
 
     winners, left = _read(files, skip_bad)
@@ -217,7 +222,7 @@ def import_(
         left += [_not_repeating(winner) for winner in winners if not winner.repeats]
         winners = [winner for winner in winners if winner.repeats]
     with Store.open(store) as opened:
-        results = opened.merge_winners(winners, _is_own_build, repeats=deterministic) if winners else []
+        results = opened.merge_winners(winners, is_own_build, repeats=deterministic) if winners else []
     for winner, merged in zip(winners, results, strict=True):
         note_lost_bits(winner, merged.replaced)
     if as_json:
@@ -263,25 +268,6 @@ def _read(files: Sequence[str], skip_bad: bool) -> tuple[list[Winner], list[str]
 def _not_repeating(winner: Winner) -> str:
     where = f"{winner.plan.short_id}, {shape_words(winner.plan.shape)}, {winner.fingerprint.gpu}"
     return f"{where}: not known to repeat its bits"
-
-
-def _is_own_build(winner: Winner) -> bool:
-    """Whether the plan's span is that of this package's kernels (a model's span never depends on them)."""
-    from mktune.jit.fingerprint import Sources
-
-    if winner.measurement.policy.simulated:
-        return True
-    return winner.fingerprint.kernels == _own_build(Sources.of(winner.plan))
-
-
-@cache
-def _own_build(sources: Sources) -> str | None:
-    from mktune.jit.fingerprint import kernels_fingerprint
-
-    try:
-        return kernels_fingerprint(*sources)
-    except MktuneError:  # a workload, an op, a kernel or a package that is not here
-        return None
 
 
 def _imported(winner: Winner, merged: Merged) -> str:

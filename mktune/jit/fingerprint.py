@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from mktune import deep_gemm
 from mktune.device import ARCHITECTURES
-from mktune.errors import InputError
+from mktune.errors import InputError, MktuneError
 from mktune.graph.fused import fused_among
 from mktune.graph.workload import workload as find
 from mktune.jit.source import source_fingerprint
@@ -17,6 +18,9 @@ from mktune.ops.gemm_schedules import SOURCES, has_schedule
 from mktune.ops.launch import fused_source
 from mktune.ops.paged_indexer_score import AHEAD_SOURCE, scores_ahead
 from mktune.plan import Plan
+
+if TYPE_CHECKING:
+    from mktune.trial import Winner
 
 
 def kernels_fingerprint(
@@ -84,3 +88,16 @@ class Sources(NamedTuple):
     def packages(self) -> tuple[tuple[str, str], ...]:
         """The value for `Fingerprint.packages`: those whose kernels the plan runs, with the versions that are used."""
         return ((deep_gemm.PACKAGE, deep_gemm.VERSION),) if self.provided else ()
+
+
+def is_own_build(winner: Winner) -> bool:
+    """Whether the plan's span is that of this package's kernels (a model's span never depends on them)."""
+    return winner.measurement.policy.simulated or winner.fingerprint.kernels == _own_build(Sources.of(winner.plan))
+
+
+@cache
+def _own_build(sources: Sources) -> str | None:
+    try:
+        return kernels_fingerprint(*sources)
+    except MktuneError:  # a workload, an op, a kernel or a package that is not here
+        return None

@@ -43,10 +43,11 @@ PROCESSES = 2
 _KNOWN = 500  # plans whose kernels are remembered
 ROUNDS = 16  # two pairs of every two arms each, every pair of new builds
 FIRST_ROUNDS = FIRST_PAIRS // 2
+STRUCTURED = 2  # finalists whose configs are tried in the built-in structures too
 TRACED_ROUNDS = 64
 
-Rounds = Callable[[Sequence[Arm]], Compared]
-"""How arms are compared."""
+Compare = Callable[[Sequence[Arm]], Compared]
+"""Arms → what all their rounds gave. Raises CandidateError."""
 
 
 class _DoesNotRepeat(CandidateError):
@@ -218,15 +219,15 @@ class CudaBench(Bench):
         self._worker.restart()
 
     def promote(self, finalists: Sequence[Plan], builtins: dict[str, Plan]) -> Winner:
-        others = promotion.structures(finalists, self._workload, self.problem.ops, self._device.arch)
+        others = promotion.structures(finalists[:STRUCTURED], self._workload, self.problem.ops, self._device.arch)
         arms = promotion.arms(finalists, builtins, others)
         self.prepare([arm.plan for arm in arms])
         outcomes = {arm.name: self._checked(arm.plan) for arm in arms}
         right = promotion.right_arms(arms, outcomes)
-        rounds, failed = self._compared(right, self._narrowed)
+        rounds, failed = self._without_failing(right, self._narrowed)
         decision, survivor, refuted = self._decided(rounds)
         if refuted and may_return(rounds, decision, survivor.arm if survivor else None):
-            rounds, more = self._compared([arm for arm in right if _key(arm) not in failed], self._unnarrowed)
+            rounds, more = self._without_failing([arm for arm in right if _key(arm) not in failed], self._unnarrowed)
             failed |= more
             decision, survivor, refuted = self._decided(rounds, refuted)
         if survivor is None:
@@ -277,29 +278,32 @@ class CudaBench(Bench):
             return Status.BUILD_ERROR, str(error)
         return Status.OK, ""
 
-    def _compared(self, arms: Sequence[Arm], rounds: Rounds) -> tuple[Compared, dict[str, str]]:
-        """What `rounds` gives of the arms, without those that fail in it, and why they do, by `_key`.
+    def _without_failing(self, arms: Sequence[Arm], compare: Compare) -> tuple[Compared, dict[str, str]]:
+        """What `compare` gives of the arms, without those that fail in it, and why they do, by `_key`.
 
         What failed once may have been chance, such as a clock that moved. Where it fails again, each plan is run by
         itself. Raises CandidateError where none of them is to blame.
         """
         try:
-            return rounds(arms), {}
+            return compare(arms), {}
         except CandidateError:
             pass
         try:
-            return rounds(arms), {}
+            return compare(arms), {}
         except CandidateError as error:
             plans = {_key(arm): arm.plan for arm in arms}
             failed = self._failing(plans)
             if not failed or len(failed) == len(plans):
                 raise error from None
-        return rounds([arm for arm in arms if _key(arm) not in failed]), failed
+        return compare([arm for arm in arms if _key(arm) not in failed]), failed
 
     def _narrowed(self, arms: Sequence[Arm]) -> Compared:
         """As many rounds as `paired`, without those of what is surely slower in the rounds before."""
-        first = [partial(self._block, 0, FIRST_ROUNDS, True), partial(self._block, 1, ROUNDS - FIRST_ROUNDS, False)]
-        return compared(arms, first + [partial(self._block, n, ROUNDS, True) for n in range(2, PROCESSES + 1)])
+        first = partial(self._block, 0, FIRST_ROUNDS, afresh=True)
+        rest = partial(self._block, 1, ROUNDS - FIRST_ROUNDS, afresh=False)
+        return compared(
+            arms, [first, rest, *(partial(self._block, n, ROUNDS, afresh=True) for n in range(2, PROCESSES + 1))]
+        )
 
     def _unnarrowed(self, arms: Sequence[Arm]) -> Compared:
         """All rounds of all arms."""
@@ -307,9 +311,9 @@ class CudaBench(Bench):
         return Compared(tuple(arms), _by_arm(arms, samples), state)
 
     def _block(
-        self, number: int, rounds: int, afresh: bool, arms: Sequence[Arm]
+        self, number: int, rounds: int, arms: Sequence[Arm], *, afresh: bool
     ) -> tuple[promotion.Samples, dict[str, float]]:
-        """A block of rounds in an order of its own."""
+        """`rounds` in an order that goes with `number`; afresh: in a fresh process."""
         if afresh:
             self.restart()
         samples, state = self.rounds(_shuffled({_key(arm): arm.plan for arm in arms}, number), rounds)

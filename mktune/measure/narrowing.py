@@ -1,4 +1,5 @@
-"""Which arms of a promotion need no more rounds: what is surely slower could not be stored whatever they showed.
+"""Which arms of a promotion need no more rounds: what is surely slower would not be stored, if later rounds scatter no
+more than twice as much as the first.
 
 Pure logic, as `promotion` is: whoever measures gives the blocks of rounds. Built-in arms and those that show the noise
 take part in all of them, for they are the guard. What leaves was compared with the fastest candidate: where that is

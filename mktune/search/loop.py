@@ -262,7 +262,7 @@ class Loop:
 
     def first_reason(self) -> str:
         """Why the first trial that failed did."""
-        failed = next((trial.outcome for trial in self.trials if span_of(trial) is None), None)
+        failed = next((trial.outcome for trial in self.trials if is_failure(trial)), None)
         return f"{failed.status}: {failed.reason}" if failed else "none was run"
 
     def progress(self, proposals: Proposals, source: str, phase: str = "") -> Progress:

@@ -258,17 +258,24 @@ class Store(Closing):
         with self._database.read() as connection:
             return trials.counts(connection, study)
 
-    def put_winner(self, study: Study | None, winner: Winner, *, repeats: bool = False) -> Merged:
+    def put_winner(
+        self,
+        study: Study | None,
+        winner: Winner,
+        *,
+        own_build: Callable[[Winner], bool] = lambda winner: False,
+        repeats: bool = False,
+    ) -> Merged:
         """Store a promoted plan. Served: look-ups get it from now on. Not served: the plan that they get was measured
         on the same build and is faster, so this one is kept as history only.
 
-        repeats  a faster plan that is not known to repeat its bits gives way too (see `Winner.repeats`)
+        own_build  whether a winner was measured on what this package compiles; else hashes tell which are of one build
+        repeats    a faster plan that is not known to repeat its bits gives way too (see `Winner.repeats`)
 
         Raises InputError for a winner that must not be served: not validated, not random inputs, no GPU, or NaN.
         """
         with self._database.write(alone=True) as connection:
-            name, build = (study.name, study.problem.build) if study else ("", "")
-            return winners.put(connection, winner, name, build, repeats)
+            return winners.put(connection, winner, study.name if study else "", own_build, repeats)
 
     def merge_winners(
         self, winners: Sequence[Winner], own_build: Callable[[Winner], bool], *, repeats: bool = False
@@ -306,11 +313,13 @@ class Store(Closing):
         ops: Sequence[str] | None = None,
         gpu: str | None = None,
         scale_format: str | None = None,
+        own_build: Callable[[Winner], bool] = lambda winner: False,
     ) -> list[Winner]:
         """What a bundle of the store holds: the winners that match, with those that need a package the best that do
-        without it (`winners.with_spares`)."""
+        without it (`winners.with_spares`); own_build as for `put_winner`."""
+        wanted = Filter(workload, ops, None, gpu, None, scale_format)
         with self._database.read() as connection:
-            return winners.with_spares(connection, Filter(workload, ops, None, gpu, None, scale_format))
+            return winners.with_spares(connection, wanted, own_build)
 
     def served_plan(
         self,

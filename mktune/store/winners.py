@@ -66,10 +66,10 @@ class Merged:
         return self.served
 
 
-def put(connection: Connection, winner: Winner, study: str, build: str = "", repeats: bool = False) -> Merged:
+def put(
+    connection: Connection, winner: Winner, study: str, own_build: Callable[[Winner], bool], repeats: bool = False
+) -> Merged:
     """Store a promoted plan.
-
-    build  of the study: `Fingerprint.kernels` with all that plans of one build may share
 
     It replaces the plan of its key, except where that one was measured on the same build under the same policy, is
     another plan and is no slower: a short search must not displace the result of a long one. With `repeats` it must
@@ -79,7 +79,7 @@ def put(connection: Connection, winner: Winner, study: str, build: str = "", rep
     check_winner(winner)
     document = connection.execute(select(PlanRow.document).where(*_served_as(winner))).scalar()
     current = None if document is None else stored_winner(document)
-    keep = current is not None and _is_better(current, winner, build) and (current.repeats or not repeats)
+    keep = current is not None and _is_better(current, winner, own_build) and (current.repeats or not repeats)
     _store(connection, winner, study, keep=keep)
     return Merged(not keep, replaced=None if keep else current)
 
@@ -167,7 +167,7 @@ def served(connection: Connection, wanted: Filter, *, history: bool) -> list[Win
     return [stored_winner(row.document) for row in whole_rows(connection.execute(query)) if wanted.matches(row)]
 
 
-def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
+def with_spares(connection: Connection, wanted: Filter, own_build: Callable[[Winner], bool]) -> list[Winner]:
     """The served winners that match, by key, and with one that needs packages the best that needs fewer of them.
 
     Such a spare is history. It was measured on the same build under the same policy and is no faster, so that a bundle
@@ -180,7 +180,9 @@ def with_spares(connection: Connection, wanted: Filter) -> list[Winner]:
             replaced = (*_key_of(winner), PlanRow.replaced.is_not(None))
             query = select(PlanRow.document).where(*replaced).order_by(PlanRow.id)
             earlier = (stored_winner(row.document) for row in whole_rows(connection.execute(query)))
-            found += best_of([other for other in earlier if _is_spare(other, winner)], own_build=lambda spare: True)
+            found += best_of(
+                [other for other in earlier if _is_spare(other, winner, own_build)], own_build=lambda spare: True
+            )
     return found
 
 
@@ -188,9 +190,9 @@ def _key_of(winner: Winner) -> list[ColumnElement[bool]]:
     return [getattr(PlanRow, name) == value for name, value in winner_key(winner).items()]
 
 
-def _is_spare(other: Winner, winner: Winner) -> bool:
+def _is_spare(other: Winner, winner: Winner, own_build: Callable[[Winner], bool]) -> bool:
     fewer = {name for name, _ in other.fingerprint.packages} < {name for name, _ in winner.fingerprint.packages}
-    return fewer and _comparable(winner, other) and _no_slower(winner, other)
+    return fewer and _is_faster(winner, other, own_build)
 
 
 def served_rows(connection: Connection, wanted: Filter) -> list[Row[Any]]:
@@ -241,10 +243,19 @@ def check_winner(winner: Winner) -> None:
         raise InputError("a measured plan that was not validated cannot be a winner")
 
 
-def _is_better(current: Winner, new: Winner, build: str) -> bool:
+def _is_better(current: Winner, new: Winner, own_build: Callable[[Winner], bool]) -> bool:
     """True where `current` keeps its place against `new`."""
-    alike = bool(build) and all(built_alike(each.fingerprint.kernels, build) for each in (current, new))
-    return _comparable(current, new, alike) and _no_slower(current, new) and not _same_plan(current, new)
+    return _is_faster(current, new, own_build) and not _same_plan(current, new)
+
+
+def _is_faster(one: Winner, other: Winner, own_build: Callable[[Winner], bool]) -> bool:
+    """`one` is no slower, where they can be compared."""
+    return _comparable(one, other, _both_own(one, other, own_build)) and _no_slower(one, other)
+
+
+def _both_own(one: Winner, other: Winner, own_build: Callable[[Winner], bool]) -> bool:
+    """Measured on one build, this package's; not so for a model, whose spans any package takes for its own."""
+    return not other.measurement.policy.simulated and own_build(one) and own_build(other)
 
 
 def _is_better_record(known: Winner, new: Winner, repeats: bool) -> bool:
@@ -256,8 +267,7 @@ def _is_better_record(known: Winner, new: Winner, repeats: bool) -> bool:
 
 def _keeps_place(current: Winner, new: Winner, own_build: Callable[[Winner], bool], repeats: bool) -> bool:
     """True where `current` keeps its place against an imported `new`."""
-    measured = not new.measurement.policy.simulated  # every model's span is of any build
-    if _comparable(current, new, measured and own_build(current) and own_build(new)):
+    if _comparable(current, new, _both_own(current, new, own_build)):
         if repeats and current.repeats != new.repeats:
             return current.repeats
         return (current.measurement.span_us, current.plan.plan_id) <= (new.measurement.span_us, new.plan.plan_id)

@@ -82,3 +82,17 @@ def test_a_picture_that_cannot_be_written_is_said_before_anything_is_replayed(
     command = ["compare-samplers", str(RECORDING), "--seeds", "10000", "--png", str(tmp_path / "absent" / "x.png")]
     assert boundary.run(command) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["h200_m16_kv8192", "h200_m1_kv65536"])
+def test_on_a_measured_landscape_local_steps_come_near_sooner_than_chance(name: str) -> None:
+    """Far from the whole comparison of the README: what a change of a sampler that ruins it would fail."""
+    measured = Landscape(RECORDING.parent / f"{name}.jsonl.gz")
+    assert measured.backend.device.name == "NVIDIA H200"
+    assert not measured.backend.header.policy.simulated
+    assert measured.plans >= 3000
+    local, chance = (
+        standing([replay(measured, sampler, seed, 60) for seed in range(5)]).needed[0.05] or 61
+        for sampler in ("local", "random")
+    )
+    assert local < 0.7 * chance

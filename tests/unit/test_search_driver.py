@@ -30,6 +30,7 @@ from mktune.errors import InputError, MktuneError, NothingFoundError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import Budget, Observer, Progress, tune
+from mktune.search.driver import FINALISTS
 from mktune.search.proposals import Proposal, Proposals
 from mktune.search.result import PHASES
 from mktune.search.samplers.base import mixed_seed
@@ -92,7 +93,7 @@ def test_the_fastest_plans_are_promoted_and_the_winner_is_stored(store: Store) -
     backend = FakeBackend()
     result = search(store, backend, 30)
     fastest = sorted(result.trials, key=lambda trial: spans(trial.plan))
-    assert [plan.plan_id for plan in backend.bench.promoted[0]] == [trial.plan.plan_id for trial in fastest[:4]]
+    assert [plan.plan_id for plan in backend.bench.promoted[0]] == [trial.plan.plan_id for trial in fastest[:FINALISTS]]
     assert result.winner is not None
     assert result.winner.plan == fastest[0].plan
     assert [winner.plan for winner in store.winners(ops=("A0", "B0"))] == [fastest[0].plan]

@@ -10,9 +10,9 @@ import pytest
 from fake_bench import FakeBackend, FakeBench, ok, search, spans
 
 from mktune.plan import Plan
-from mktune.search import TuneResult
+from mktune.search import Observer, Progress, TuneResult
 from mktune.store import Store
-from mktune.trial import Outcome, Status
+from mktune.trial import Outcome, Status, Trial
 
 TRIALS = 60
 DROPPED_ABOVE = 1.03
@@ -32,19 +32,32 @@ class Dropping(FakeBench):
         return self.parts.setdefault(problem.ops, Dropping(self.answer, problem, self.policy))
 
 
-def searched(store: Store, kind: type[FakeBench], sampler: str) -> TuneResult:
-    backend = FakeBackend()
-    backend.bench = kind(lambda plan: ok(spans(plan)))
-    return search(store, backend, TRIALS, name=f"{kind.__name__} {sampler}", sampler=sampler)
+class Last(Observer):
+    """Keeps the last progress."""
+
+    progressed: Progress
+
+    def trial(self, trial: Trial, progress: Progress) -> None:
+        self.progressed = progress
+
+
+def searched(folder: Path, kind: type[FakeBench], sampler: str) -> tuple[TuneResult, Progress]:
+    """A study that was ended once and went on."""
+    seen = Last()
+    with Store.open(folder / f"{kind.__name__}.db") as store:
+        for trials, resume in ((TRIALS // 2, False), (TRIALS, True)):
+            backend = FakeBackend()
+            backend.bench = kind(lambda plan: ok(spans(plan)))
+            result = search(store, backend, trials, sampler=sampler, resume=resume, observer=seen)
+    return result, seen.progressed
 
 
 @pytest.mark.parametrize("sampler", ["staged", "local", "trace_guided", "tpe"])
 def test_a_search_goes_the_same_way_whether_slow_plans_are_dropped_or_measured_to_the_end(
     tmp_path: Path, sampler: str
 ) -> None:
-    with Store.open(tmp_path / "one.db") as store:
-        whole = searched(store, FakeBench, sampler)
-    with Store.open(tmp_path / "other.db") as store:
-        dropped = searched(store, Dropping, sampler)
+    whole, _ = searched(tmp_path, FakeBench, sampler)
+    dropped, progress = searched(tmp_path, Dropping, sampler)
     assert [trial.plan.plan_id for trial in dropped.trials] == [trial.plan.plan_id for trial in whole.trials]
     assert sum(trial.outcome.status is Status.PRUNED for trial in dropped.trials) > TRIALS / 2
+    assert progress.failed == 0

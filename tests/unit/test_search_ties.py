@@ -20,7 +20,7 @@ from mktune.backends.base import Problem
 from mktune.graph.builtin import builtin_plans
 from mktune.measure.cuda_bench import PROCESSES, ROUNDS, CudaBench
 from mktune.measure.promotion import simplicity
-from mktune.search import Budget, TuneResult, tune
+from mktune.search import Budget, TuneResult, driver, tune
 from mktune.search.driver import choose_finalists
 from mktune.store import Store
 from mktune.trial import Measurement, Outcome, Policy, Status, Trial
@@ -84,7 +84,7 @@ def test_five_plans_within_a_fifth_of_a_percent_end_in_the_same_winner_for_20_of
             assert evidence["pairs"] == str(PROCESSES * ROUNDS * 2) == str(len(served.measurement.samples_us))
             assert served.plan.short_id in evidence["ties"]
             assert {f"over {name}" for name, _ in served.builtins} <= evidence.keys()
-            assert 0.0 < served.noise_floor < 0.01
+            assert 0.0 < served.noise_floor < 2 * NOISE
     assert winners == {min(near, key=simplicity).plan_id}
 
 
@@ -108,14 +108,17 @@ def trial(number: int, plan: Any, span: float, width: float) -> Trial:
     return Trial(number, plan, Outcome(Status.OK, "", measured), "random")
 
 
-def test_the_simplest_of_the_fastest_is_a_finalist_whatever_its_place(tmp_path: Path) -> None:
+def test_the_simplest_of_the_fastest_is_a_finalist_whatever_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "FINALISTS", 4)
     plans = sorted((plan for _, plan in space_of(path=small_space_file(tmp_path))), key=simplicity)
     assert len(plans) >= 6
     behind = [trial(i, plan, 20.0 + 0.001 * (len(plans) - i), 0.002) for i, plan in enumerate(plans)]
     chosen = choose_finalists(behind, Policy("cuda"))
     assert len(chosen) == 4
-    assert chosen[:3] == list(reversed(plans))[:3]  # the fastest
-    assert chosen[3] == plans[0]
+    assert chosen[:-1] == list(reversed(plans))[:3]  # the fastest
+    assert chosen[-1] == plans[0]
     apart = [trial(i, plan, 20.0 + 1.0 * (len(plans) - i), 0.002) for i, plan in enumerate(plans)]
     assert choose_finalists(apart, Policy("cuda")) == list(reversed(plans))[:4]  # nothing ties with the fastest
     assert choose_finalists([], Policy("cuda")) == []

@@ -125,19 +125,26 @@ def test_the_faster_stays_also_where_one_runs_kernels_of_a_package(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["put", "merge"])
-def test_the_faster_stays_also_where_each_shares_kernels_with_others(tmp_path: Path, how: str) -> None:
-    """Of two plans of one build, one runs fused kernels and the other a second kernel of an op."""
-    ops, fused, second = "0" * 64, "f" * 64, "5" * 64
-    fast = make_winner(make_plan(stages=3), 10.0, kernels=f"{ops}+{fused}")
-    slow = make_winner(make_plan(stages=2), 11.0, kernels=f"{ops}+{second}")
+@pytest.mark.parametrize(("own", "simulated", "stays"), [(2, False, True), (1, False, False), (2, True, False)])
+def test_the_faster_stays_also_where_each_shares_kernels_with_others(
+    tmp_path: Path, how: str, own: int, simulated: bool, stays: bool
+) -> None:
+    """One runs fused kernels, the other a second kernel of an op: of one build only if both are this package's.
+
+    own        how many are, the second first
+    simulated  by a model, whose spans are every package's own
+    """
+    ops, backend = "0" * 64, "sim" if simulated else "cuda"
+    fast = make_winner(make_plan(stages=3), 10.0, backend=backend, kernels=f"{ops}+{'f' * 64}")
+    slow = make_winner(make_plan(stages=2), 11.0, backend=backend, kernels=f"{ops}+{'5' * 64}")
+    ours = [slow, fast][:own]
     with Store.open(tmp_path / "x.db") as store:
-        study = make_study(store, build=f"{ops}+{fused}+{second}")
         for winner in (fast, slow):
             if how == "put":
-                store.put_winner(study, winner)
+                store.put_winner(None, winner, own_build=lambda winner: winner in ours)
             else:
-                store.merge_winners([winner], lambda _: True)
-        assert store.winners() == [fast]
+                store.merge_winners([winner], lambda winner: winner in ours)
+        assert store.winners(simulated=simulated) == [fast if stays else slow]
 
 
 def test_another_build_or_a_new_measurement_of_the_plan_replaces_though_slower(tmp_path: Path) -> None:

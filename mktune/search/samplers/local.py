@@ -1,4 +1,4 @@
-"""Changes a few choices of one of the best plans so far: those that most likely gain.
+"""Changes a few choices of one of the best plans so far.
 
 A space of forty questions is mostly made of bad plans, and good ones differ from the built-in plans in a few places:
 a step from what is known to be good is worth more than a jump. Which step, the effects of single options tell
@@ -19,7 +19,8 @@ from mktune.space.fusion_dimension import NAME as FUSION
 ELITE = 4
 """Plans of each fusion that may be changed."""
 OTHERS = 0.3
-"""How many of the changed plans are not of the best fusion; of those, not of the second best, and so on."""
+"""Share of the changed plans that are not of the best fusion; the same share of those is not of the second best either,
+and so on."""
 START = 6
 """Plans from nothing before the first change, those that were told counted."""
 JUMPS = 0.03
@@ -53,7 +54,7 @@ class LocalSampler(Sampler):
     def fresh(self, base: Mapping[str, str], weights: Mapping[str, float]) -> tuple[Choices, Plan]:
         """`base` with a few of the questions in `weights` answered anew, as nobody proposed yet if there is such.
 
-        The more of a gain a change promises, times its question's weight, the sooner it is made.
+        A single question is drawn by weight; of several, those come first that promise most, times their weight.
         """
         for tries in range(TRIES):
             changes = self._promising(base, weights, 1 + tries // WIDER)
