@@ -92,7 +92,7 @@ def test_on_a_measured_landscape_local_steps_come_near_sooner_than_chance(name: 
     assert not measured.backend.header.policy.simulated
     assert measured.plans >= 3000
     local, chance = (
-        standing([replay(measured, sampler, seed, 60) for seed in range(5)]).needed[0.05] or 61
+        standing([replay(measured, sampler, seed, 90) for seed in range(5)]).needed[0.05] or 91
         for sampler in ("local", "random")
     )
     assert local < 0.7 * chance
