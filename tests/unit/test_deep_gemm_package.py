@@ -32,7 +32,6 @@ from mktune.ops.deep_gemm import WithDeepGemm
 from mktune.ops.registry import all_ops
 from mktune.plan import OpPlan
 from mktune.runtime import Hit, Miss, PlanBook, versions
-from mktune.runtime.sources import bundled_winners
 from mktune.shape import Shape
 from mktune.space import Question, SearchSpace
 from mktune.validity import check
@@ -140,17 +139,20 @@ def test_a_stored_plan_that_runs_it_is_served_only_where_it_is(version, monkeypa
     assert "sgl-deep-gemm 0.1.5.post1 (here not installed)" in missed.message
 
 
+@installed
 def test_without_the_package_another_plan_of_the_shape_is_served(version, monkeypatch: pytest.MonkeyPatch) -> None:
-    winners = bundled_winners()
-    needing = {winner.plan.shape for winner in winners if Sources.of(winner.plan).provided}
-    assert needing
-    monkeypatch.setattr(versions, "installed", lambda name: "")
-    version(None)
-    for shape in needing:
-        hit = PlanBook.of(winners).lookup(WORKLOAD.name, shape, gpu="NVIDIA H200")
+    general = make_fingerprint(kernels_fingerprint(WORKLOAD.name, ("A0", "B0")), stored_values.H200)
+    needing, plain = (make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", ops) for ops in ({"B0": PLAN}, {}))
+    winners = [
+        make_winner(plan, span, fingerprint=fingerprint_of_plan(general, plan))
+        for plan, span in ((needing, 10.0), (plain, 11.0))
+    ]
+    for found, served in (("0.1.5.post1", needing), ("", plain)):
+        monkeypatch.setattr(versions, "installed", lambda name, found=found: found)
+        version(found or None)
+        hit = PlanBook.of(winners).lookup(WORKLOAD.name, SHAPE, gpu=stored_values.H200, ops=("A0", "B0"))
         assert isinstance(hit, Hit)
-        assert hit.plan.shape == shape
-        assert not Sources.of(hit.plan).provided
+        assert hit.plan == served
 
 
 def test_another_version_is_not_used(version) -> None:
@@ -258,10 +260,13 @@ def test_what_is_wrong_with_a_plan_comes_before_a_package_that_is_missing(versio
         refuse_invalid({"it": plan}, H200)
 
 
-def test_doctor_and_the_check_of_a_plan_give_the_same_hint(version, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_and_the_check_of_a_plan_give_the_same_hint(
+    version, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     version(None)
     said = doctor._deep_gemm().detail
     assert said == deep_gemm.missing()
-    (shipped,) = {w.plan.plan_id for w in bundled_winners() if Sources.of(w.plan).provided and w.plan.shape.kv == 8192}
-    out, _ = run(capsys, "show", shipped, "--check", "--json", code=1)
+    path = tmp_path / "plan.json"
+    path.write_text(make_plan(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a", "serial", {"B0": PLAN}).json)
+    out, _ = run(capsys, "show", str(path), "--check", "--json", code=1)
     assert said in {violation["message"] for violation in json.loads(out)["violations"]}
