@@ -9,12 +9,15 @@ question is changed it may be any: of a hundred options some always promise more
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 from mktune.plan import Plan
 from mktune.search.effects import Effects
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question, nearest, question_stem
 from mktune.space.fusion_dimension import NAME as FUSION
+
+T = TypeVar("T")
 
 ELITE = 4
 """Plans of each fusion that may be changed."""
@@ -89,13 +92,16 @@ class LocalSampler(Sampler):
 
         Some are of another fusion than the best: it decides so much else that no few steps lead from one to the other.
         """
-        ranked = self._ranked_elites()
-        place = 0
-        while place + 1 < len(ranked) and self.draw.random() < OTHERS:
-            place += 1
-        elite = ranked[place]
+        elite = self._likeliest_first(self._ranked_elites(), OTHERS)
         first, second = self.draw.randrange(len(elite)), self.draw.randrange(len(elite))
         return elite[min(first, second)][1]
+
+    def _likeliest_first(self, ranked: Sequence[T], on: float) -> T:
+        """One of `ranked`: each is passed over for the next with a probability of `on`."""
+        place = 0
+        while place + 1 < len(ranked) and self.draw.random() < on:
+            place += 1
+        return ranked[place]
 
     def _ranked_elites(self) -> list[list[tuple[float, Choices]]]:
         """The best plans of each fusion, best first; the best fusion first."""

@@ -87,10 +87,7 @@ class StagedSampler(LocalSampler):
     def _ranked(self) -> Choices:
         """One op's config out of its best."""
         known = self._alone[self.draw.choice(sorted(self._alone))][:RANKED]
-        place = 0
-        while place + 1 < len(known) and self.draw.random() < 0.5:
-            place += 1
-        return known[place][1]
+        return self._likeliest_first(known, 0.5)[1]
 
 
 SAMPLER = StagedSampler
