@@ -17,6 +17,7 @@ from mktune.launch import CompiledKernel, KernelSpec
 from mktune.trial import Status
 
 _INSTANCES_PER_PROGRAM = 8  # the source is parsed and the disassembler started once for that many
+_ALIGNED = 1024  # bytes: what our kernels align dynamic shared memory to
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,36 @@ def _programs(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
 
 
 def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKernel]:
-    first = jobs[0]
+    """Jobs of one program, together as far as each gets the code and the shared memory that it would have alone."""
+    kernels = _program(jobs, arch)
+    again = _padded(kernels)
+    found = {kernel.spec: kernel for kernel in kernels if kernel.spec not in again}
+    if facts and found and nvdisasm():
+        code = disassemble(kernels[0].cubin)
+        found = {spec: replace(kernel, facts=read_facts(kernel, code)) for spec, kernel in found.items()}
+        if jobs[0].source.is_provided:
+            _expect_mma(list(found.values()))
+    apart = [job for job in jobs if job.spec in again]
+    for group in [apart] if found else [[job] for job in apart]:
+        found |= {kernel.spec: kernel for kernel in (_compile(group, arch, facts) if group else ())}
+    return [found[job.spec] for job in jobs]
+
+
+def _padded(kernels: Sequence[CompiledKernel]) -> set[KernelSpec]:
+    """Kernels whose static shared memory may hold padding that it has not alone.
+
+    Where any kernel of a program has a dynamic array, ptxas aligns the end of every kernel's static memory for it.
+    """
+    static = {kernel.spec for kernel in kernels if kernel.static_smem}
+    alone = len(kernels) == 1
+    as_alone = len(static) == len(kernels) and all(kernel.static_smem < _ALIGNED for kernel in kernels)
+    return set() if alone or as_alone else static
+
+
+def _program(jobs: Sequence[_Job], arch: str) -> list[CompiledKernel]:
+    """Machine code and resources, without facts."""
     names = list(dict.fromkeys(job.spec.name_expression for job in jobs))
-    program = nvrtc.compile_program(first.source, names, arch, first.spec.defines)
+    program = nvrtc.compile_program(jobs[0].source, names, arch, jobs[0].spec.defines)
     kernels = []
     for job in jobs:
         symbol, resources = program.kernels[job.spec.name_expression]
@@ -108,11 +136,6 @@ def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKerne
                 facts=None,
             )
         )
-    if facts and nvdisasm():
-        code = disassemble(program.cubin)
-        kernels = [replace(kernel, facts=read_facts(kernel, code)) for kernel in kernels]
-        if first.source.is_provided:
-            _expect_mma(kernels)
     return kernels
 
 

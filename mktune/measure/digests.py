@@ -1,55 +1,82 @@
 """Are these the same bits as before? Tensors as numbers, so that results of every earlier plan can be remembered.
 
-A digest is multilinear over the 32-bit words of a tensor: Σ words × weights, in integers modulo 2^64, with random odd
-weights; of large tensors the sums of rows are weighed once more, by the same weights. Tensors that differ have equal
-digests with a probability of at most 2^-25 (2^-32 up to 256 KiB), whatever a kernel did wrong.
+On a GPU a digest is multilinear over the 32-bit words of a tensor: Σ words × weights, in integers modulo 2^64, with odd
+weights that are as good as random. Tensors that differ have equal digests with a probability of about 2^-32, whatever a
+kernel did wrong. All tensors are read by one launch: a search takes some hundred digests for every plan.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
+
+from mktune.executors.arguments import pack
+from mktune.executors.discovery import find_device
+from mktune.executors.driver_calls import call
+from mktune.executors.modules import MODULES
+from mktune.jit.build import build
+from mktune.launch import BufferArg, CompiledKernel, KernelSpec
 
 if TYPE_CHECKING:
     import torch
 
-_ROW = 1 << 16  # words with weights of their own; whole rows are weighed once more
-_ROWS = 1 << 10  # weighed at once: the products take 512 MiB
-_SEED = 0x6D6B7475
+    Tensors = Sequence[torch.Tensor]
+
+KERNEL = KernelSpec("standalone/digest.cu", "mktune::digest")
+PIECE_BYTES = 1 << 16
+"""What one CTA reads at most."""
+_THREADS = 256
 
 
 def digests(layers: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, int]]:
-    """The digest of every (contiguous) tensor of every layer, by name. Waits for the device once."""
-    import torch
-
-    each = [_digest(tensor) for layer in layers for tensor in layer.values()]
-    values = iter(torch.stack(each).tolist() if each else [])
+    """The digest of every (contiguous) tensor of every layer, by name. All lie on one device; waits for it once."""
+    each = [tensor for layer in layers for tensor in layer.values()]
+    values = iter(_on_gpu(each) if each and each[0].is_cuda else [_of_bytes(tensor) for tensor in each])
     return [{name: next(values) for name in layer} for layer in layers]
 
 
-def _digest(tensor: torch.Tensor) -> torch.Tensor:
-    """An int64 number on the tensor's device."""
+def _of_bytes(tensor: torch.Tensor) -> int:
     import torch
 
-    flat = tensor.view(-1).view(torch.uint8)
-    words = flat.view(torch.int32) if flat.numel() % 4 == 0 and flat.data_ptr() % 4 == 0 else flat
-    rows = words.numel() // _ROW
-    weights = _weights(str(tensor.device), max(_ROW, rows + 1))
-    rest = words[rows * _ROW :]
-    found = (rest * weights[: rest.numel()]).sum()
-    if rows:
-        whole = words[: rows * _ROW].view(rows, _ROW).split(_ROWS)
-        sums = torch.cat([(part * weights[:_ROW]).sum(1) for part in whole])
-        found = found * weights[rows] + (sums * weights[:rows]).sum()
+    data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _on_gpu(tensors: Tensors) -> list[int]:
+    """By one launch on the current stream. Addresses must be multiples of 4."""
+    import torch
+
+    index = tensors[0].get_device()
+    pieces = _pieces(tuple((tensor.data_ptr(), tensor.nbytes) for tensor in tensors), index)
+    sums = torch.zeros(len(tensors), dtype=torch.int64, device=pieces.device)
+    arguments = {"pieces": pieces.data_ptr(), "sums": sums.data_ptr()}
+    packed = pack((BufferArg("pieces"), BufferArg("sums")), arguments.__getitem__)
+    function = MODULES.take(_kernel(index), 0, 1)
+    try:
+        stream = torch.cuda.current_stream(index).cuda_stream
+        call("cuLaunchKernel", function.handle, len(pieces), 1, 1, _THREADS, 1, 1, 0, stream, packed.address, 0)
+        found: list[int] = sums.tolist()
+    finally:
+        MODULES.give_back(function)
     return found
 
 
 @cache
-def _weights(device: str, count: int) -> torch.Tensor:
-    """`count` odd numbers of 64 bits, the same in every process."""
+def _kernel(index: int) -> CompiledKernel:
+    (kernel,) = build([KERNEL], find_device(index).arch, facts=False)
+    return kernel
+
+
+@lru_cache(maxsize=8)
+def _pieces(spans: tuple[tuple[int, int], ...], index: int) -> torch.Tensor:
+    """[pieces, 4]: address, bytes, the tensor's number and the piece's first word in it, of tensors at `spans`."""
     import torch
 
-    draw = torch.Generator().manual_seed(_SEED)
-    drawn = torch.randint(-(1 << 62), 1 << 62, (count,), generator=draw, dtype=torch.int64)
-    return (drawn * 2 + 1).to(device)
+    found = [
+        (address + begin, min(PIECE_BYTES, size - begin), number, begin // 4)
+        for number, (address, size) in enumerate(spans)
+        for begin in range(0, max(1, size), PIECE_BYTES)
+    ]
+    return torch.tensor(found, dtype=torch.int64, device=f"cuda:{index}")

@@ -34,7 +34,7 @@ class ScreeningBudget:
 
     warmup: int = 3
     batch: int = 24
-    least: int = 96
+    least: int = 48
     launches: int = 240
     seconds: float = 1.0
     resolution: float = 0.003

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 HARMFUL = (Status.HANG, Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.CRASH)
 """What ended so cost a process, and would again: other studies of the same GPU and build do not run it."""
 FINALISTS = 10
-"""Trials that are measured again beside the built-in plans. There they lie elsewhere in memory: what screening could
-not tell apart is up to 2 % apart."""
+"""Trials that are measured again beside the built-in plans, for every pair at another place: what screening could not
+tell apart is up to a percent apart."""
 
 
 def tune(

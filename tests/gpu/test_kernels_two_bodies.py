@@ -18,7 +18,11 @@ from mktune.launch import BufferArg, ScalarArg, TensorMapArg  # noqa: E402
 from mktune.ops.add_rmsnorm_quant import AddRmsnormQuant  # noqa: E402
 from mktune.ops.qkv_a import QkvA  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+PAIRS = [("kWgmma", 16, 7), ("kMmaSync", 16, 7), ("kWgmma", 8, 12)]
+
+
+def _name(mma: str, block_m: int, stages: int) -> str:
+    return f"mktune::two_bodies<mktune::Mma::{mma}, {block_m}, {stages}>"
 
 
 def _source() -> Source:
@@ -27,10 +31,16 @@ def _source() -> Source:
     return Source("two_bodies.cu", (("two_bodies.cu", text), *files.items()))
 
 
-@pytest.mark.parametrize(("mma", "block_m", "stages"), [("kWgmma", 16, 7), ("kMmaSync", 16, 7), ("kWgmma", 8, 12)])
+def test_they_compile_without_a_gpu():
+    names = [_name(*pair) for pair in PAIRS]
+    assert sorted(nvrtc.compile_program(_source(), names, "sm_90a", ()).kernels) == sorted(names)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mma", "block_m", "stages"), PAIRS)
 @pytest.mark.parametrize(("m", "ctas"), [(16, 41), (17, 9), (5, 1)])
 def test_two_bodies_run_back_to_back_in_one_cta(mma, block_m, stages, m, ctas):
-    name = f"mktune::two_bodies<mktune::Mma::{mma}, {block_m}, {stages}>"
+    name = _name(mma, block_m, stages)
     program = nvrtc.compile_program(_source(), [name], "sm_90a", ())
     of = case(m)
     outputs = of.fresh_outputs()

@@ -47,9 +47,10 @@ __global__ void __launch_bounds__(192, 1)
     } else if (warp == 5) {
       if (elect_one()) Gemm::load_activations(ring, cursor, activations, activation_scales, m, 0, kGroups);
     } else {
-      const auto scales = Gemm::load_weight_scales(weight_scales + n / 128 * kGroups, kGroups, threadIdx.x % 32);
+      const auto scales = Gemm::template load_weight_scales<QkvA>(weight_scales, n, 0, kGroups, threadIdx.x % 32,
+                                                                  [](const float* at) { return __ldg(at); });
       typename Gemm::Accumulator sum;
-      Gemm::consume(ring, cursor, scales, kGroups, sum, threadIdx.x, nullptr, 1);
+      Gemm::consume(ring, cursor, scales, 0, kGroups, sum, threadIdx.x, nullptr, 1);
       store_y<QkvA, Gemm>(sum, {m, n}, y, rows, threadIdx.x);
       Gemm::release_scales(ring, threadIdx.x);
     }
