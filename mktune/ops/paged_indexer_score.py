@@ -45,9 +45,19 @@ QUERY_BYTES = INDEX_HEADS * INDEX_DIM + 4 * INDEX_HEADS
 SCALE_BYTES = 4 * PAGE
 """Shared memory of one page's scales. There is room for one page more than there are stages."""
 
+_PRODUCTS = 1 << 24
+"""Products of heads and cached tokens that the reference holds at once: 128 MiB, and as much again on the way."""
+
 WARP_PAGES = 32
 """Pages of a CTA of which a warp holds the numbers, a lane each. Kernels that multiply ahead look twice as many up."""
 
+KV_SPLITS = (64, 128, 256, 512, 1024, 2048, 4096)
+Q_BLOCKS = (1, 2, 4, 8)
+ONE_WAVE = 132
+"""CTAs that run at once where each has an SM of its own, on GPUs that have so many or a few more."""
+
+AHEAD = ("half", "page", "turns")
+"""On sm_90a, beside the kernel that does not."""
 AT_ONCE = "none"
 """Of `ahead`: every product of a page is waited for, then added up."""
 
@@ -75,13 +85,25 @@ class OwnScores(Op):
     def default(self, arch: str) -> OpPlan:
         return OpPlan.of("mktune", {"kv_split": 256, "q_block": 4, "stages": 3})
 
+    def starts(self, arch: str, shape: Shape) -> tuple[OpPlan, ...]:
+        """The tokens of a request in one or two blocks, CTAs for the GPU's SMs once or twice, each way to go ahead."""
+        found = []
+        ways = ({}, *({"ahead": way} for way in (AHEAD if arch == "sm_90a" else ())))
+        for tokens in [size for size in Q_BLOCKS if size <= shape.tokens_per_request][-2:]:
+            blocks = shape.requests * -(-shape.tokens_per_request // tokens)
+            once = next((split for split in KV_SPLITS if blocks * -(-shape.kv // split) <= ONE_WAVE), KV_SPLITS[-1])
+            for split in (once, once // 2):
+                plain = {"kv_split": split, "q_block": tokens, "stages": min(4, max(2, split // PAGE))}
+                found += [OpPlan.of("mktune", {**plain, **each}) for each in ways]
+        return tuple(found)
+
     def choices(self, arch: str) -> dict[str, dict[str, tuple[ConfigValue, ...]]]:
         fields: dict[str, tuple[ConfigValue, ...]] = {
-            "kv_split": (64, 128, 256, 512, 1024, 2048, 4096),
-            "q_block": (1, 2, 4, 8),
+            "kv_split": KV_SPLITS,
+            "q_block": Q_BLOCKS,
             "stages": (2, 3, 4, 5, 6, 8, 12),
         }
-        return {"mktune": {**fields, "ahead": ("half", "page", "turns")} if arch == "sm_90a" else fields}
+        return {"mktune": {**fields, "ahead": AHEAD} if arch == "sm_90a" else fields}
 
     def kernels(self, plan: OpPlan) -> tuple[str, ...]:
         return ("",)
@@ -154,14 +176,17 @@ class PagedIndexerScore(WithDeepGemm, OwnScores):
 
         rows = shape.tokens_per_request
         logits = torch.zeros(self.ports["logits"].size(shape), dtype=torch.float32, device=inputs["qi"].device)
-        for request in range(shape.requests):
-            own = slice(request * rows, (request + 1) * rows)
-            longest = int(inputs["context_lens"][own].max())
+        longest_of = inputs["context_lens"].view(shape.requests, rows).amax(1).tolist()
+        for request, longest in enumerate(longest_of):
             pages = inputs["block_table"][request, : -(-longest // PAGE)].long()
             values, scales = (part[:longest].double() for part in unpack(inputs["index_k_cache"][pages]))
-            for row in range(own.start, own.stop):
-                heads = (inputs["qi"][row].double() @ values.T).relu_()
-                logits[row, :longest] = (scales * (inputs["w"][row].double() @ heads)).float()
+            at_once = max(1, _PRODUCTS // (INDEX_HEADS * max(1, longest)))
+            end = (request + 1) * rows
+            for first in range(request * rows, end, at_once):
+                own = slice(first, min(first + at_once, end))
+                heads = (inputs["qi"][own].double() @ values.T).relu_()
+                sums = (inputs["w"][own].double().unsqueeze(1) @ heads).squeeze(1)
+                logits[own, :longest] = (scales * sums).float()
         return {"logits": logits * self._defined(inputs, shape)}
 
     def compare(self, inputs: Tensors, outputs: Tensors, shape: Shape) -> list[str]:

@@ -24,6 +24,8 @@ RANKED_SHARE = 0.25
 """Of the proposals of the third stage, those that give an op a config which was measured alone."""
 RANKED = 8
 """Configs of an op, best alone first, that are worth a try in context; each half as likely as the one before."""
+KINDS_SHARE = 0.5
+"""Of those proposals, how many take the best config of a kind."""
 
 
 class StagedSampler(LocalSampler):
@@ -85,9 +87,22 @@ class StagedSampler(LocalSampler):
                     self._effects.tell({**base, **config}, max(alone_us, span_us + alone_us - here_us))
 
     def _ranked(self) -> Choices:
-        """One op's config out of its best."""
-        known = self._alone[self.draw.choice(sorted(self._alone))][:RANKED]
-        return self._likeliest_first(known, 0.5)[1]
+        """One op's config out of its best, or out of the best of each kind: what kind is best alone need not be beside
+        others. The longer an op takes alone, the more often its turn comes."""
+        ops = sorted(self._alone)
+        (op,) = self.draw.choices(ops, [self._alone[op][0][0] for op in ops])
+        known = self._alone[op]
+        if self.draw.random() < KINDS_SHARE:
+            best: dict[frozenset[str], tuple[float, Choices]] = {}
+            for span_us, config in known:
+                best.setdefault(_kind(config), (span_us, config))
+            known = list(best.values())
+        return self._likeliest_first(known[:RANKED], 0.5)[1]
+
+
+def _kind(config: Choices) -> frozenset[str]:
+    """What is no number in a config: how it multiplies, adds up, and is scheduled."""
+    return frozenset(field for label in config.values() for field in label.split() if not field[-1].isdigit())
 
 
 SAMPLER = StagedSampler
