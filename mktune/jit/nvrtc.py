@@ -91,10 +91,6 @@ _PROVIDED_OPTIONS = (
 """What DeepGEMM's templates need: its own compiler's flags, and two for CUTLASS under NVRTC."""
 
 
-_KEEP_HEADERS = "--pch"
-"""Parsed, in this process's memory: the next program with templates of DeepGEMM compiles in a third of the time."""
-
-
 def options(arch: str, defines: Sequence[tuple[str, str]], provided: bool = False) -> tuple[str, ...]:
     """The flags of one translation unit; `provided`: one with templates of DeepGEMM in it. Folders are no part."""
     macros = tuple(f"--define-macro={name}={value}" for name, value in defines)
@@ -141,7 +137,7 @@ def compile_program(source: Source, names: Sequence[str], arch: str, defines: Se
             _expect(*nvrtc.nvrtcAddNameExpression(program, name.encode()))
         flags = [flag.encode() for flag in options(arch, defines, source.is_provided)]
         if source.is_provided:
-            flags += [flag.encode() for flag in (*_include_folders(), _KEEP_HEADERS)]
+            flags += [flag.encode() for flag in _include_folders()]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_bench import H200, WORKLOAD
@@ -20,6 +21,7 @@ from mktune.jit.disassembly import disassemble
 from mktune.jit.sass import read_facts
 from mktune.launch import CompiledKernel, KernelSpec, Launch, ScalarArg, TensorMapArg
 from mktune.lowering.graph import lower
+from mktune.measure.compile_ahead import CompileAhead
 from mktune.measure.gate import check_facts, disagreement, misplaced, undeclared
 from mktune.measure.op_bench import plans
 from mktune.ops.deep_gemm import TEMPLATE, WithDeepGemm
@@ -474,3 +476,19 @@ def test_results_lie_row_after_row_where_the_finalizer_reads_them() -> None:
         assert (space.port, space.bytes) == ("y", y.strides[0] * y.dims[1])
         assert finish.args[0].buffer == "y"  # type: ignore[union-attr]
         assert ", 1, mktune::Gdc::" in finish.kernel.name_expression  # split_k 1: rows of bf16
+
+
+def test_a_compiling_process_leaves_nothing_in_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while it lives nor when it is killed. NVRTC's precompiled headers would be 237 MB for every template."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    pool = CompileAhead("sm_90a", 1)
+    try:
+        pool.wait([launched("main_q")[0].kernel])
+    finally:
+        pool.close()
+    left = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".log"]  # what a worker printed
+    assert left == []
