@@ -8,7 +8,8 @@ result, workspace and cache row that a layer is about to write. Counters are nev
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mktune.device import Device
@@ -68,6 +69,15 @@ class Memory:
         spaces = workspaces(plan, self.graph, self.shape, self.place, shift)
         shared = {**self.args, **self.results, **spaces}
         return Buffers(tuple(addresses({**shared, **layer}) for layer in self.bound)), spaces
+
+    def elsewhere(self, shift: Callable[[], int]) -> Memory:
+        """The same weights and caches, with arguments and results of the timing build at addresses of their own.
+
+        Each begins `shift()` bytes (a multiple of 256) behind where its allocation does.
+        """
+        args = {name: moved(tensor, shift()).copy_(tensor) for name, tensor in self.args.items()}
+        results = {name: moved(tensor, shift()) for name, tensor in self.results.items()}
+        return replace(self, args=args, results=results)
 
     def verification(self, layers: int = VERIFIED_LAYERS) -> Copies:
         """Results and working caches of the first `layers` layers, each with its own."""
@@ -179,6 +189,14 @@ def results_of(graph: OpGraph, shape: Shape, place: str) -> Tensors:
     """Uninitialised memory for every intermediate and output of `graph`."""
     kinds = ("intermediate", "output")
     return {name: allocate(spec, shape, place) for name, spec in graph.tensors.items() if spec.kind in kinds}
+
+
+def moved(tensor: torch.Tensor, shift: int) -> torch.Tensor:
+    """Uninitialised memory for a contiguous tensor like `tensor`, `shift` bytes behind where its allocation begins."""
+    import torch
+
+    fresh = torch.empty(shift + tensor.nbytes, dtype=torch.uint8, device=tensor.device)
+    return fresh[shift:].view(tensor.dtype).view(tensor.shape)
 
 
 def addresses(tensors: Tensors) -> dict[str, int]:

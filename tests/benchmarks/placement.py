@@ -3,13 +3,15 @@
     python -m tests.benchmarks.placement [--m 16] [--kv 8192] [--plan FILE]
 
 First one graph over four seconds; then, eight times each: the graph built again with the same addresses, with
-workspaces elsewhere, with modules loaded again, and with all weights and activations made anew behind a gap. A row is
-the medians of 24 launches. The plan is branches+pdl with default configs where no file of one is given. Needs a GPU.
+workspaces elsewhere, with arguments and results elsewhere, with modules loaded again, and with all weights and
+activations made anew behind a gap. A row is the medians of 24 launches. The plan is branches+pdl with default configs
+where no file of one is given. Needs a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from pathlib import Path
 
@@ -81,6 +83,10 @@ def main() -> None:
     MODULES.keep(512)
     row("built again", [median(spans(memory)) for _ in range(BUILDS)])
     row("workspaces elsewhere", [median(spans(memory, 512 * (1 + 17 * number))) for number in range(BUILDS)])
+    draw = random.Random(0)
+    moved = [memory.elsewhere(lambda: 512 * draw.randrange(128)) for _ in range(BUILDS)]
+    row("activations elsewhere", [median(spans(each)) for each in moved])
+    del moved
     again = []
     for _ in range(BUILDS):
         MODULES.keep(0)

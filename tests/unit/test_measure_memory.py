@@ -80,6 +80,26 @@ def test_workspaces_may_lie_elsewhere_and_are_as_large_and_counters_as_empty(hel
     assert not any(there[name].any() for name in there if "counters" in name)
 
 
+def test_arguments_and_results_may_lie_elsewhere_and_are_the_same_else(held):
+    shifts = iter(range(256, 1 << 20, 256))
+    other = held.elsewhere(lambda: next(shifts))
+    assert other.bound is held.bound
+    assert (list(other.args), list(other.results)) == (list(held.args), list(held.results))
+    begins = [
+        tensor.storage_offset() * tensor.element_size() for tensor in (*other.args.values(), *other.results.values())
+    ]
+    assert begins == [256 * (place + 1) for place in range(len(begins))]
+    for name, tensor in held.args.items():
+        assert torch.equal(other.args[name].view(torch.uint8), tensor.view(torch.uint8))
+    for name, tensor in {**held.args, **held.results}.items():
+        found = {**other.args, **other.results}[name]
+        assert found.data_ptr() != tensor.data_ptr()
+        assert (found.shape, found.dtype, found.is_contiguous()) == (tensor.shape, tensor.dtype, True)
+    buffers, _ = other.timing(plan())
+    assert buffers.address(0, "h_q") == other.results["h_q"].data_ptr()
+    assert buffers.address(1, "x") == other.args["x"].data_ptr()
+
+
 def test_pools_that_would_not_fit_are_shared(monkeypatch):
     assert not shares_kv(GRAPH, Shape.from_m(16, 8192), 16)
     assert shares_kv(GRAPH, Shape.from_m(256, 131072), 16)
