@@ -86,13 +86,13 @@ class OwnScores(Op):
         return OpPlan.of("mktune", {"kv_split": 256, "q_block": 4, "stages": 3})
 
     def starts(self, arch: str, shape: Shape) -> tuple[OpPlan, ...]:
-        """The tokens of a request in one or two blocks, CTAs for the GPU's SMs once or twice, each way to go ahead."""
+        """The tokens of a request in one or two blocks, CTAs for at most two waves, each way to multiply ahead."""
         found = []
         ways = ({}, *({"ahead": way} for way in (AHEAD if arch == "sm_90a" else ())))
         for tokens in [size for size in Q_BLOCKS if size <= shape.tokens_per_request][-2:]:
             blocks = shape.requests * -(-shape.tokens_per_request // tokens)
-            once = next((split for split in KV_SPLITS if blocks * -(-shape.kv // split) <= ONE_WAVE), KV_SPLITS[-1])
-            for split in (once, once // 2):
+            fitting = [split for split in KV_SPLITS if blocks * -(-shape.kv // split) <= 2 * ONE_WAVE]
+            for split in fitting[:2] or KV_SPLITS[-1:]:
                 plain = {"kv_split": split, "q_block": tokens, "stages": min(4, max(2, split // PAGE))}
                 found += [OpPlan.of("mktune", {**plain, **each}) for each in ways]
         return tuple(found)

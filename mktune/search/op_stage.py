@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mktune.store import Study
 
 TRIALS = 48
-"""Trials of each op. Five searches of the model (M = 16, 1,000 trials) end up to 2 % apart; with half of these, 8 %."""
+"""Trials of each op. What is not known alone is seldom found in context: there most changes are of something else."""
 SHARE = 0.4
 """Of the seconds that a search may take, what its ops may take together."""
 

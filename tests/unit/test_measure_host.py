@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from mktune.backends.models import KNOWN  # noqa: E402
 from mktune.errors import CandidateError, InputError  # noqa: E402
+from mktune.graph.builtin import make_plan  # noqa: E402
 from mktune.graph.workload import workload  # noqa: E402
 from mktune.measure import host as module  # noqa: E402
 from mktune.measure.host import CudaHost  # noqa: E402
@@ -120,3 +123,33 @@ def test_what_a_wrong_plan_may_have_written_over_is_made_anew(host: CudaHost, mo
     assert host._do_open(["A0"]) == {"made": True}
     assert all(torch.equal(tensor, first[name]) for name, tensor in host._opened.memory.args.items())
     assert host._do_open(["A0"]) == {"made": False}
+
+
+def test_only_launches_behind_one_of_the_same_graph_count(host: CudaHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(graphs: list[str]) -> list[float]:
+        before = ["", *graphs]
+        return [1.0 if graph == before[place] else 9.0 for place, graph in enumerate(graphs)]
+
+    host._timer = SimpleNamespace(sample=sample)  # type: ignore[assignment]
+    monkeypatch.setattr(host, "_timed", nullcontext)
+    found = host._palindromes({"a": ("A",), "b": ("B",), "c": ("C",)}, 4)  # type: ignore[dict-item]
+    assert found == dict.fromkeys("abc", [1.0] * 4)
+
+
+def test_every_build_has_its_activations_elsewhere(host: CudaHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host._do_open(["A0"])
+    host._draw = random.Random(3)
+    host._timer = SimpleNamespace(stream=SimpleNamespace(cuda_stream=0))  # type: ignore[assignment]
+    built: list[Any] = []
+
+    def build(lowered: object, kernels: object, buffers: object) -> Any:
+        built.append(buffers)
+        return nullcontext(SimpleNamespace(upload=lambda stream: None))
+
+    monkeypatch.setattr(module, "EXECUTABLES", {"cuda_graph": build})
+    plan = make_plan(host._workload, ["A0"], host._shape, "sm_90a", "serial")
+    with host._timed(plan, None, {}), host._timed(plan, None, {}):  # type: ignore[arg-type]
+        one, other = (buffers.layers for buffers in built)
+    bound = {name for name, spec in host._opened.graph.tensors.items() if spec.kind in ("weight", "cache")}
+    for mine, theirs in zip(one, other, strict=True):
+        assert {name for name in mine if mine[name] == theirs[name]} == bound & mine.keys()

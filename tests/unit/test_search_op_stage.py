@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_bench import POLICY, SHAPE, WORKLOAD, FakeBackend, FakeBench, ok, search, space_of, spans
+from fake_bench import H200, POLICY, SHAPE, WORKLOAD, FakeBackend, FakeBench, ok, search, space_of, spans
 
 from mktune.graph.builtin import make_plan
 from mktune.plan import Plan
@@ -17,6 +17,7 @@ from mktune.search.op_stage import SHARE, TRIALS, is_same_work
 from mktune.shape import Shape
 from mktune.store import Store
 from mktune.trial import ALONE, Outcome, Policy
+from mktune.validity import check
 
 ALL = WORKLOAD.ops
 LONGER = Shape.from_m(16, 65536)
@@ -99,6 +100,20 @@ def test_where_rows_are_many_configs_of_larger_blocks_come_first(store: Store) -
     few = FakeBackend(by_config)
     staged(store, few, "few", shape=SHAPE)
     assert WORKLOAD.graph.calls["D0"].op.starts("sm_90a", SHAPE) == ()
+
+
+@pytest.mark.parametrize(("m", "kv"), [(1, 65536), (16, 8192), (16, 65536), (64, 65536), (256, 64)])
+def test_scores_begin_with_a_wave_or_two_of_ctas(m: int, kv: int) -> None:
+    shape = Shape.from_m(m, kv)
+    op, found = WORKLOAD.graph.calls["E1"].op, []
+    for config in op.starts("sm_90a", shape):
+        plan = make_plan(WORKLOAD, ("E1",), shape, "sm_90a", "serial", {"E1": config})
+        if not check(plan, H200):
+            found.append(config)
+            ctas = op.work(config, shape)[0].ctas
+            assert ctas <= 2 * 132
+    assert len({dict(config.config).get("ahead", "none") for config in found}) >= 2
+    assert {dict(config.config)["q_block"] for config in found} <= {shape.tokens_per_request, 4}
 
 
 def test_ops_take_only_their_share_of_the_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

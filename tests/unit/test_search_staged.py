@@ -9,9 +9,15 @@ import pytest
 from fake_bench import space_of
 
 from mktune.search.samplers.base import at_random
-from mktune.search.samplers.staged import StagedSampler
+from mktune.search.samplers.staged import RANKED, StagedSampler
+from mktune.space import Choices
 
 TILE = "A0.tile"
+
+
+def finalizer(choices: Choices) -> str:
+    """How the splits of B0 are added up, as its answer begins."""
+    return next((label for name, label in choices.items() if name.startswith("B0.finish")), "").partition(" ")[0]
 
 
 @pytest.mark.parametrize("slow_us", [90.0, 2.0])
@@ -30,3 +36,26 @@ def test_configs_that_were_slow_alone_are_seldom_tried_in_context(slow_us: float
         proposed[choices[TILE]] += 1
     assert len(configs) > 2
     assert (proposed[slow] / proposed.total() < 0.1) == (slow_us > 2.0)
+
+
+def test_the_best_config_of_each_kind_is_tried_in_context_however_many_of_another_kind_are_better() -> None:
+    space, draw = space_of(None), random.Random(1)
+    sampler = StagedSampler(space, seed=0)
+    drawn = [at_random(space.configs_of("B0"), draw)[0] for _ in range(400)]
+    common = [choices for choices in drawn if finalizer(choices) == "finalizer=kernel"][: 3 * RANKED]
+    better, worse = [choices for choices in drawn if finalizer(choices) == "finalizer=last_arriver"][:2]
+    for place, choices in enumerate([*common, better, worse]):
+        sampler.know_op("B0", choices, 5.0 + place)
+    ranked = [sampler._ranked() for _ in range(400)]
+    assert better in ranked
+    assert sum(choices == common[0] for choices in ranked) > 100  # what is best alone comes most often
+    assert common[-1] not in ranked
+
+
+def test_ops_that_take_long_alone_have_their_turn_more_often() -> None:
+    space = space_of(None)
+    sampler = StagedSampler(space, seed=0)
+    for op, us in (("A0", 1.0), ("D0", 9.0)):
+        sampler.know_op(op, at_random(space.configs_of(op), random.Random(0))[0], us)
+    turns = Counter(next(iter(sampler._ranked())).partition(".")[0] for _ in range(500))
+    assert 0.85 < turns["D0"] / 500 < 0.95
