@@ -69,7 +69,10 @@ class LocalSampler(Sampler):
         return self._noted(*at_random(self.space, self.draw))
 
     def _promising(self, base: Mapping[str, str], weights: Mapping[str, float], least: int) -> dict[str, str]:
-        """Changes of `base`: one, of any question; or those that promise most, beyond `least` only what gains."""
+        """Changes of `base`: one, of any question; or those that promise most, beyond `least` only what gains.
+
+        What is fused changes alone: it asks other questions, of which a sum of effects makes too much.
+        """
         names = [name for name in sorted(weights) if len(self._options.get(name, ())) > 1]
         drawn = self._effects.drawn(
             [(name, option) for name in names for option in self._options[name]], base, self.draw
@@ -82,6 +85,7 @@ class LocalSampler(Sampler):
         if count == 1 and names:
             name = self.draw.choices(names, [weights[name] for name in names])[0]
             return {name: best[name]}
+        names = [name for name in names if name != FUSION] or names
         gains = {name: weights[name] * (drawn[name, base[name]] - drawn[name, best[name]]) for name in names}
         ranked = sorted(names, key=lambda name: -gains[name])
         kept = [name for place, name in enumerate(ranked[:count]) if place < least or gains[name] > 0]
