@@ -99,8 +99,8 @@ def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKerne
         if jobs[0].source.is_provided:
             _expect_mma(list(found.values()))
     apart = [job for job in jobs if job.spec in again]
-    for group in [apart] if found else [[job] for job in apart]:
-        found |= {kernel.spec: kernel for kernel in (_compile(group, arch, facts) if group else ())}
+    for group in [apart] if found and apart else [[job] for job in apart]:
+        found |= {kernel.spec: kernel for kernel in _compile(group, arch, facts)}
     return [found[job.spec] for job in jobs]
 
 
