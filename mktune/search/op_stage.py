@@ -7,7 +7,8 @@ the workload, and of another context length where the op's work does not depend 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mktune.device import Device
@@ -37,6 +38,25 @@ SHARE = 0.4
 Learn = Callable[[str, Choices, float], None]
 
 
+@dataclass
+class _Part:
+    """One op and what is known of it: `stored` in other studies, `missing` trials in this one, which `given` begin."""
+
+    call: Call
+    space: SearchSpace
+    benches: Benches[Begun]
+    loop: Loop
+    stored: list[Trial]
+    missing: int
+    given: list[tuple[str, Plan]] = field(default_factory=list)
+
+    def learned(self) -> Iterator[tuple[Choices, float]]:
+        for span_us, plan in learned([*self.stored, *self.loop.trials], self.benches.policy):
+            choices = self.space.to_choices(replace(plan, shape=self.space.shape))
+            if choices is not None:
+                yield choices, span_us
+
+
 class OpStage:
     """The ops of `space`, measured by parts of `benches`, before the search that `whole` is."""
 
@@ -45,11 +65,25 @@ class OpStage:
 
     def run(self, learn: Learn) -> None:
         """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
-        calls = list(self._space.graph.calls.values())
-        with self._whole.timed("alone"):
-            for place, call in enumerate(calls):
-                for choices, span_us in self._measured(call, self._budget(len(calls) - place)):
-                    learn(call.name, choices, span_us)
+        with self._whole.timed("alone"), ExitStack() as opened:
+            parts = [self._part(call, opened) for call in self._space.graph.calls.values()]
+            for part in parts:
+                if part.given:  # compilers need not wait until the ops before are measured
+                    part.benches.prepare([plan for _, plan in part.given])
+            for place, part in enumerate(parts):
+                self._search(part, self._budget(len(parts) - place))
+                for choices, span_us in part.learned():
+                    learn(part.call.name, choices, span_us)
+
+    def _part(self, call: Call, opened: ExitStack) -> _Part:
+        benches = opened.enter_context(self._benches.alone((call.name,)))
+        loop = self._loop(call, benches)
+        stored = self._stored(call, loop.study)
+        missing = TRIALS - sum(is_learned_by(trial, benches.policy) for trial in (*stored, *loop.trials))
+        part = _Part(call, self._space.configs_of(call.name), benches, loop, stored, max(0, missing))
+        if part.missing:
+            part.given += [(f"{BUILTIN}serial", self._plain(part.space)), *self._starts(part.space)]
+        return part
 
     def _budget(self, ops_left: int) -> Budget:
         seconds = self._whole.spending.seconds_left()
@@ -58,41 +92,30 @@ class OpStage:
         spent = self._whole.spending.budget.seconds or 0.0
         return Budget(TRIALS, max(1e-3, (seconds - (1.0 - SHARE) * spent) / ops_left))
 
-    def _measured(self, call: Call, budget: Budget) -> Iterator[tuple[Choices, float]]:
-        space = self._space.configs_of(call.name)
-        with self._benches.alone((call.name,)) as benches:
-            policy = benches.policy
-            loop = self._loop(call, benches)
-            stored = self._stored(call, loop.study)
-            missing = TRIALS - sum(is_learned_by(trial, policy) for trial in (*stored, *loop.trials))
-            if missing > 0:
-                loop.spending = replace(budget, trials=loop.resumed + missing).start()
-                self._search(space, benches, loop, missing)
-            for span_us, plan in learned([*stored, *loop.trials], policy):
-                choices = space.to_choices(replace(plan, shape=space.shape))
-                if choices is not None:
-                    yield choices, span_us
-
-    def _search(self, space: SearchSpace, benches: Benches[Begun], loop: Loop, trials: int) -> None:
-        calls, arch = tuple(space.graph.calls), self._device.arch
-        plain = make_plan(space.workload, calls, space.shape, arch, "serial")
-        given = [(f"{BUILTIN}serial", plain), *((ALONE, plan) for plan in self._starts(space))]
-        sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
-        with Proposals(space, sampler, ALONE, given, trials, benches.number) as proposals:
+    def _search(self, part: _Part, budget: Budget) -> None:
+        if not part.missing:
+            return
+        loop, benches = part.loop, part.benches
+        loop.spending = replace(budget, trials=loop.resumed + part.missing).start()
+        sampler = LocalSampler(part.space, mixed_seed(loop.study.seed, len(loop.trials)))
+        with Proposals(part.space, sampler, ALONE, part.given, part.missing, benches.number) as proposals:
             loop.remember(benches.policy, proposals)
             loop.run(benches, proposals)
             loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
             self._whole.alone.add(proposals.seconds)
         self._whole.alone.add(loop.timed.seconds)
 
-    def _starts(self, space: SearchSpace) -> Iterator[Plan]:
+    def _plain(self, space: SearchSpace) -> Plan:
+        return make_plan(space.workload, tuple(space.graph.calls), space.shape, self._device.arch, "serial")
+
+    def _starts(self, space: SearchSpace) -> Iterator[tuple[str, Plan]]:
         """The op with configs that fit the shape, as far as they are valid and in the space."""
         arch = self._device.arch
         for name, call in space.graph.calls.items():
             for config in call.op.starts(arch, space.shape):
                 plan = make_plan(space.workload, (name,), space.shape, arch, "serial", {name: config})
                 if space.to_choices(plan) is not None and not check(plan, self._device):
-                    yield plan
+                    yield ALONE, plan
 
     def _loop(self, call: Call, benches: Benches[Begun]) -> Loop:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""

@@ -58,6 +58,24 @@ def test_every_op_is_measured_alone_and_stored_as_a_study_of_its_own(store: Stor
     assert len(result.trials) == 12  # the study's own
 
 
+def test_what_every_op_begins_with_is_compiled_before_the_first_is_measured(store: Store) -> None:
+    prepared: list[dict[str, int]] = []
+
+    def answer(plan: Plan) -> Outcome:
+        prepared.append({op: len(bench.prepared) for op, bench in parts_of(backend).items()})
+        return ok(spans(plan))
+
+    backend = FakeBackend(answer)
+    staged(store, backend, "first")
+    assert set(prepared[0]) == set(ALL)
+    assert min(prepared[0].values()) >= 1 < prepared[0]["E1"]
+    prepared.clear()
+    backend = FakeBackend(answer)
+    staged(store, backend, "second", seed=1)
+    known = parts_of(backend)["D0"]
+    assert known.measured == known.prepared == []
+
+
 def test_what_was_measured_of_an_op_serves_every_later_search(store: Store) -> None:
     staged(store, FakeBackend(), "first")
     again = FakeBackend()
