@@ -28,7 +28,7 @@ START = 6
 """Plans from nothing before the first change, those that were told counted."""
 JUMPS = 0.03
 """Share of proposals that start from nothing."""
-STEPS = (1, 2, 100, 100)
+STEPS = (1, 1, 2, 3, 100)
 """How many questions are answered anew, each entry equally likely; at most all that promise a gain."""
 TRIES, WIDER = 24, 4
 """Tries for a proposal that is new, and after how many of them one more question is answered anew."""
@@ -74,6 +74,9 @@ class LocalSampler(Sampler):
         What is fused changes alone: it asks other questions, of which a sum of effects makes too much.
         """
         names = [name for name in sorted(weights) if len(self._options.get(name, ())) > 1]
+        count = max(least, self.draw.choice(self.steps))
+        if count == 1 and names:
+            names = self.draw.choices(names, [weights[name] for name in names])
         drawn = self._effects.drawn(
             [(name, option) for name in names for option in self._options[name]], base, self.draw
         )
@@ -81,10 +84,8 @@ class LocalSampler(Sampler):
             name: min((option for option in self._options[name] if option != base[name]), key=lambda o: drawn[name, o])
             for name in names
         }
-        count = max(least, self.draw.choice(self.steps))
-        if count == 1 and names:
-            name = self.draw.choices(names, [weights[name] for name in names])[0]
-            return {name: best[name]}
+        if count == 1:
+            return best
         names = [name for name in names if name != FUSION] or names
         gains = {name: weights[name] * (drawn[name, base[name]] - drawn[name, best[name]]) for name in names}
         ranked = sorted(names, key=lambda name: -gains[name])
