@@ -16,6 +16,7 @@ from stored_values import make_plan, make_winner, needing
 from waiting import LIMIT_S
 
 from mktune import resources
+from mktune.jit.fingerprint import is_own_build
 from mktune.locked_file import held
 from mktune.store import Store, add_to_bundle, bundle_text, read_bundle, write_bundle
 from mktune.trial import Winner
@@ -135,8 +136,8 @@ def test_a_store_that_holds_what_ships_exports_what_ships(tmp_path: Path, capsys
     for number, winners in enumerate((read_bundle(shipped), read_bundle(shipped)[::-1])):
         with Store.open(tmp_path / f"{number}.db") as opened:
             for winner in winners:
-                opened.put_winner(None, winner)
-            assert bundle_text(opened.exported()).encode() == shipped.read_bytes()
+                opened.put_winner(None, winner, own_build=is_own_build)
+            assert bundle_text(opened.exported(own_build=is_own_build)).encode() == shipped.read_bytes()
 
 
 def test_beside_a_plan_that_needs_a_package_stands_what_look_ups_take_without_it(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def search(store: Store, space: SearchSpace, trials: int = 12, neighbours: int =
 
 def test_the_winner_of_the_cell_beside_is_tried_right_after_the_builtin_plans(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
-        won = search(store, space_at(16), trials=60).winner
+        won = search(store, space_at(16), trials=120).winner
         assert won is not None
         assert not won.kept_baseline
         result = search(store, space_at(32))
