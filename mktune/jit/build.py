@@ -10,13 +10,14 @@ from pathlib import Path
 from mktune.errors import CandidateError
 from mktune.jit import nvrtc
 from mktune.jit.cache import KernelCache
-from mktune.jit.disassembly import disassemble, nvdisasm
+from mktune.jit.disassembly import disassemble_together, nvdisasm
 from mktune.jit.sass import read_facts
 from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.trial import Status
 
-_INSTANCES_PER_PROGRAM = 8  # the source is parsed and the disassembler started once for that many
+_INSTANCES_PER_PROGRAM = 8  # the source is parsed once for that many
+_LISTED_TOGETHER = 16  # the disassembler is started once for that many
 _ALIGNED = 1024  # bytes: what our kernels align dynamic shared memory to
 
 
@@ -58,10 +59,19 @@ def build(
             missing.append(job)
         else:
             found[job.spec] = kernel
+    made: list[tuple[_Job, CompiledKernel]] = []
+    failed: CandidateError | None = None
     for jobs in _programs(missing):
-        for job, kernel in zip(jobs, _compile(jobs, arch, facts), strict=True):
-            cache.write(job.key, kernel, job.source)
-            found[job.spec] = kernel
+        try:
+            made += zip(jobs, _compile(jobs, arch), strict=True)
+        except CandidateError as error:  # what was compiled before is kept
+            failed = error
+            break
+    for job, kernel in _with_facts(made) if facts and nvdisasm() else made:
+        cache.write(job.key, kernel, job.source)
+        found[job.spec] = kernel
+    if failed is not None:
+        raise failed
     return [found[spec] for spec in specs]
 
 
@@ -88,20 +98,27 @@ def _programs(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
             yield chunk
 
 
-def _compile(jobs: Sequence[_Job], arch: str, facts: bool) -> list[CompiledKernel]:
-    """Jobs of one program, together as far as each gets the code and the shared memory that it would have alone."""
+def _compile(jobs: Sequence[_Job], arch: str) -> list[CompiledKernel]:
+    """Jobs of one program, without facts, together as far as each gets what it would have alone."""
     kernels = _program(jobs, arch)
     again = _padded(kernels)
     found = {kernel.spec: kernel for kernel in kernels if kernel.spec not in again}
-    if facts and found and nvdisasm():
-        code = disassemble(kernels[0].cubin)
-        found = {spec: replace(kernel, facts=read_facts(kernel, code)) for spec, kernel in found.items()}
-        if jobs[0].source.is_provided:
-            _expect_mma(list(found.values()))
     apart = [job for job in jobs if job.spec in again]
     for group in [apart] if found and apart else [[job] for job in apart]:
-        found |= {kernel.spec: kernel for kernel in _compile(group, arch, facts)}
+        found |= {kernel.spec: kernel for kernel in _compile(group, arch)}
     return [found[job.spec] for job in jobs]
+
+
+def _with_facts(made: Sequence[tuple[_Job, CompiledKernel]]) -> Iterator[tuple[_Job, CompiledKernel]]:
+    rest = iter(made)
+    while chunk := list(islice(rest, _LISTED_TOGETHER)):
+        cubins = list(dict.fromkeys(kernel.cubin for _, kernel in chunk))
+        listings = dict(zip(cubins, disassemble_together(cubins), strict=True))
+        for job, kernel in chunk:
+            known = replace(kernel, facts=read_facts(kernel, listings[kernel.cubin]))
+            if job.source.is_provided:
+                _expect_mma(known)
+            yield job, known
 
 
 def _padded(kernels: Sequence[CompiledKernel]) -> set[KernelSpec]:
@@ -139,9 +156,8 @@ def _program(jobs: Sequence[_Job], arch: str) -> list[CompiledKernel]:
     return kernels
 
 
-def _expect_mma(kernels: Sequence[CompiledKernel]) -> None:
+def _expect_mma(kernel: CompiledKernel) -> None:
     """DeepGEMM's templates compile to nothing, without a word, on an architecture that they were not written for."""
-    for kernel in kernels:
-        if kernel.facts is not None and not kernel.facts.mma:
-            what = f"{kernel.spec.name_expression.partition('<')[0]} multiplies nothing when compiled for {kernel.arch}"
-            raise CandidateError(Status.COMPILE_ERROR, f"{what}: it is a template of another architecture")
+    if kernel.facts is not None and not kernel.facts.mma:
+        what = f"{kernel.spec.name_expression.partition('<')[0]} multiplies nothing when compiled for {kernel.arch}"
+        raise CandidateError(Status.COMPILE_ERROR, f"{what}: it is a template of another architecture")

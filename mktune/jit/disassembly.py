@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from mktune.jit.joined import join, kernel_symbols, name_of
+
 _SECTION = re.compile(r"^\.text\.(\S+):\s*$")
 _LABEL = re.compile(r"^([.$\w]+):\s*$")
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_NUMBERED = re.compile(r"\.L_x_\d+")
+_COPY = re.compile(r"__\d+(?=\)?$)")  # what names of callees end with where another has the name
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _TABLE = re.compile(r"BRANCH_TARGETS ([^\s\"]+)")
 _PREDICATE = re.compile(r"^!?U?P\d$")
@@ -61,8 +67,12 @@ def nvdisasm() -> str | None:
     return shutil.which("nvdisasm") or shutil.which("nvdisasm", path="/usr/local/cuda/bin")
 
 
-def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
-    """Symbol → instructions from the entry on, of every kernel in `cubin`. Raises RuntimeError where nvdisasm fails."""
+Listing = dict[str, tuple[Instruction, ...]]
+"""Symbol → instructions from the entry on, of every kernel of a cubin."""
+
+
+def disassemble(cubin: bytes) -> Listing:
+    """Every kernel in `cubin`. Raises RuntimeError where nvdisasm fails."""
     tool = nvdisasm()
     if tool is None:
         raise RuntimeError("nvdisasm is missing: pip install 'mktune[compile]'")
@@ -75,7 +85,35 @@ def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     return parse(done.stdout)
 
 
-def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
+def disassemble_together(cubins: Sequence[bytes]) -> list[Listing]:
+    """As `disassemble` each of `cubins`, which are of one architecture, with labels numbered kernel by kernel.
+
+    By one process where they can be joined, hardly slower than one of them. Raises RuntimeError where nvdisasm fails.
+    """
+    if len(cubins) > 1:
+        try:
+            listing = disassemble(join(cubins))
+            names = [
+                {symbol: name_of(at, symbol) for symbol in kernel_symbols(cubin)} for at, cubin in enumerate(cubins)
+            ]
+            return [{symbol: _renamed(listing[name], name) for symbol, name in each.items()} for each in names]
+        except (ValueError, KeyError, RuntimeError, struct.error):
+            pass  # each by itself says what is wrong, if anything is
+    return [{symbol: _renamed(code, symbol) for symbol, code in disassemble(cubin).items()} for cubin in cubins]
+
+
+def _renamed(code: tuple[Instruction, ...], kernel: str) -> tuple[Instruction, ...]:
+    """With names that do not depend on what is disassembled beside it: its own, of labels, and of what it calls."""
+    known: dict[str, str] = {}
+
+    def plain(text: str) -> str:
+        text = _COPY.sub("", text.replace(kernel, "kernel"))
+        return _NUMBERED.sub(lambda found: known.setdefault(found[0], f".L_{len(known)}"), text)
+
+    return tuple(replace(each, label=plain(each.label), operands=tuple(map(plain, each.operands))) for each in code)
+
+
+def parse(text: str) -> Listing:
     """Symbol → instructions, from the output of `nvdisasm -c`."""
     listings: dict[str, list[str]] = {}
     lines: list[str] = []

@@ -18,7 +18,7 @@ from mktune.trial import Status
 
 SECONDS = 180.0
 _MAX_PROCESSES = 16
-_TOGETHER = 8  # kernels of one source that are parsed and disassembled at once: a fraction of the time of each alone
+_TOGETHER = 8  # kernels that are disassembled at once, and parsed at once where they are of one source
 _TOGETHER_SECONDS = 60.0  # after which each is compiled by itself: who waits for another one must not be late for it
 _NICE = 10
 
@@ -38,7 +38,7 @@ class CompileHost:
 class CompileAhead:
     """A pool of compiling processes. Each kernel is compiled once, whichever plan asks first.
 
-    Kernels of one source are compiled together where more wait than there are processes.
+    Where more wait than there are processes, some are compiled together: it takes a fraction of the time of each alone.
     """
 
     def __init__(self, arch: str, processes: int | None = None, host: str = f"{__name__}:CompileHost") -> None:
@@ -110,11 +110,11 @@ class CompileAhead:
                 job.set_result(None)
 
     def _take(self) -> dict[KernelSpec, Future[None]]:
-        """The kernel that has waited longest, and others of its source where there are more than processes."""
+        """The kernel that has waited longest, and others where there are more than processes: of its source first."""
         with self._lock:
             share = max(1, min(_TOGETHER, len(self._waiting) // self._processes))
             unit = next((_unit(spec) for spec in self._waiting), None)
-            chosen = [spec for spec in self._waiting if _unit(spec) == unit][:share]
+            chosen = sorted(self._waiting, key=lambda spec: _unit(spec) != unit)[:share]
             return {spec: self._waiting.pop(spec) for spec in chosen}
 
     def _compile(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
