@@ -10,39 +10,20 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mktune.jit.elf import SECTION, SIZED, Section, attributes, sections, string
+
 _HEADER = 64
-_CODE, _ATTRIBUTES = b".text.", b".nv.info."
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
+_CODE, _ATTRIBUTES = ".text.", ".nv.info."
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, binding and type, other, section, value, size
-_STRINGS, _SYMBOLS, _NO_BITS = 3, 2, 8
+_STRINGS, _SYMBOLS = 3, 2  # types of sections
 _FUNCTION = 2
 _JUMP_TARGETS = 0x34  # EIATTR_INDIRECT_BRANCH_TARGETS
-_SIZED = 4  # format of attributes that carry bytes
 _SYMBOL_TABLE = 3  # its place in what is written, behind an empty section and two of strings
 
 
 @dataclass(frozen=True)
-class _Section:
-    name: bytes
-    header: tuple[int, ...]
-    content: bytes
-
-    @property
-    def kind(self) -> int:
-        return self.header[1]
-
-    @property
-    def link(self) -> int:
-        return self.header[6]
-
-    @property
-    def info(self) -> int:
-        return self.header[7]
-
-
-@dataclass(frozen=True)
 class _Symbol:
-    name: bytes
+    name: str
     kind: int
     other: int
     section: int
@@ -53,13 +34,13 @@ class _Symbol:
 def join(cubins: Sequence[bytes]) -> bytes:
     """One file with all kernels of `cubins`, which are of one architecture, each called as `name_of` says. Raises
     ValueError where one is no cubin or is still to be linked."""
-    sections: list[_Section] = []
+    kept: list[Section] = []
     symbols: list[_Symbol] = []
     for place, cubin in enumerate(cubins):
-        for section, found in _kernels(cubin, place, _SYMBOL_TABLE + 1 + len(sections)):
-            sections.append(section)
+        for section, found in _kernels(cubin, place, _SYMBOL_TABLE + 1 + len(kept)):
+            kept.append(section)
             symbols += found
-    return _file(cubins[0][:_HEADER], sections, symbols)
+    return _file(cubins[0][:_HEADER], kept, symbols)
 
 
 def name_of(place: int, symbol: str) -> str:
@@ -69,83 +50,59 @@ def name_of(place: int, symbol: str) -> str:
 
 def kernel_symbols(cubin: bytes) -> list[str]:
     """Of every kernel in `cubin`. Raises ValueError for what is no cubin."""
-    found = [section.name for section in _sections(cubin)]
-    return [name.removeprefix(_CODE).decode() for name in found if name.startswith(_CODE)]
+    return [each.name.removeprefix(_CODE) for each in sections(cubin) if each.name.startswith(_CODE)]
 
 
-def _kernels(cubin: bytes, place: int, first: int) -> Iterator[tuple[_Section, list[_Symbol]]]:
+def _kernels(cubin: bytes, place: int, first: int) -> Iterator[tuple[Section, list[_Symbol]]]:
     """Each section that is kept, with the symbols in it; sections are numbered from `first` on."""
-    sections = _sections(cubin)
-    if any(section.content and section.name.startswith((b".rel.text.", b".rela.text.")) for section in sections):
+    found = sections(cubin)
+    if any(section.content and section.name.startswith((".rel.text.", ".rela.text.")) for section in found):
         raise ValueError("a cubin is still to be linked")
-    code = [at for at, section in enumerate(sections) if section.name.startswith(_CODE)]
+    code = [at for at, section in enumerate(found) if section.name.startswith(_CODE)]
     number = {at: first + count for count, at in enumerate(code)}
-    symbols = _symbols(sections)
+    symbols = _symbols(found)
     for at in code:
-        kernel = sections[at].name.removeprefix(_CODE)
-        name = name_of(place, kernel.decode()).encode()
+        kernel = found[at].name.removeprefix(_CODE)
+        name = name_of(place, kernel)
         called = {kernel: name, _CODE + kernel: _CODE + name}  # the second stands for the section
         inside = [symbol for symbol in symbols if symbol.section == at and symbol.kind]
         moved = [replace(each, section=number[at], name=called.get(each.name, each.name)) for each in inside]
-        yield replace(sections[at], name=_CODE + name), moved
-    for section in sections:
+        yield replace(found[at], name=_CODE + name), moved
+    for section in found:
         if section.name.startswith(_ATTRIBUTES) and section.info in number:
             header = (*section.header[:7], number[section.info], *section.header[8:])
-            name = name_of(place, section.name.removeprefix(_ATTRIBUTES).decode()).encode()
-            yield _Section(_ATTRIBUTES + name, header, _jump_targets(section.content)), []
+            name = name_of(place, section.name.removeprefix(_ATTRIBUTES))
+            yield Section(_ATTRIBUTES + name, header, _jump_targets(section.content)), []
 
 
-def _sections(elf: bytes) -> list[_Section]:
-    if elf[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a cubin")
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    _, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [_SECTION.unpack_from(elf, table + at * _SECTION.size) for at in range(count)]
-    strings = _content(elf, headers[names])
-    return [_Section(_string(strings, header[0]), header, _content(elf, header)) for header in headers]
-
-
-def _content(elf: bytes, header: tuple[int, ...]) -> bytes:
-    return b"" if header[1] == _NO_BITS else elf[header[4] : header[4] + header[5]]
-
-
-def _string(strings: bytes, at: int) -> bytes:
-    return strings[at : strings.index(b"\0", at)]
-
-
-def _symbols(sections: Sequence[_Section]) -> list[_Symbol]:
-    table = next((section for section in sections if section.kind == _SYMBOLS), None)
+def _symbols(found: Sequence[Section]) -> list[_Symbol]:
+    table = next((section for section in found if section.kind == _SYMBOLS), None)
     if table is None:
         raise ValueError("a cubin without symbols")
-    strings = sections[table.link].content
-    return [_Symbol(_string(strings, name), *rest) for name, *rest in _SYMBOL.iter_unpack(table.content)]
+    strings = found[table.link].content
+    return [_Symbol(string(strings, name), *rest) for name, *rest in _SYMBOL.iter_unpack(table.content)]
 
 
-def _jump_targets(attributes: bytes) -> bytes:
+def _jump_targets(info: bytes) -> bytes:
     """Of a kernel's attributes those that name no symbols and decide where control may go."""
-    kept, at = b"", 0
-    while at + 4 <= len(attributes):
-        form, attribute, size = struct.unpack_from("<BBH", attributes, at)
-        end = at + 4 + (size if form == _SIZED else 0)
-        if attribute == _JUMP_TARGETS:
-            kept += attributes[at:end]
-        at = end
-    return kept
+    kept = [(number, value) for number, value in attributes(info) if number == _JUMP_TARGETS]
+    return b"".join(struct.pack("<BBH", SIZED, number, len(value)) + value for number, value in kept)
 
 
 class _Strings:
     def __init__(self) -> None:
         self.content = b"\0"
 
-    def place(self, name: bytes) -> int:
-        self.content += name + b"\0"
-        return len(self.content) - len(name) - 1
+    def place(self, name: str) -> int:
+        at = len(self.content)
+        self.content += name.encode() + b"\0"
+        return at
 
 
-def _file(header: bytes, sections: Sequence[_Section], symbols: Sequence[_Symbol]) -> bytes:
+def _file(header: bytes, kept: Sequence[Section], symbols: Sequence[_Symbol]) -> bytes:
     names, strings = _Strings(), _Strings()
-    own = [names.place(name) for name in (b".shstrtab", b".strtab", b".symtab")]
-    places = [names.place(section.name) for section in sections]
+    own = [names.place(name) for name in (".shstrtab", ".strtab", ".symtab")]
+    places = [names.place(section.name) for section in kept]
     table = _SYMBOL.pack(0, 0, 0, 0, 0, 0)
     for symbol in symbols:
         table += _SYMBOL.pack(
@@ -157,18 +114,18 @@ def _file(header: bytes, sections: Sequence[_Section], symbols: Sequence[_Symbol
         (own[1], (_STRINGS, 0, 0, 0, 1, 0), strings.content),
         (own[2], (_SYMBOLS, 0, 2, 1 + len(symbols), 8, _SYMBOL.size), table),
     ]
-    for place, section in zip(places, sections, strict=True):
+    for place, section in zip(places, kept, strict=True):
         info = section.info
         if section.name.startswith(_CODE):  # its registers, and its symbol
             info = info >> 24 << 24 | functions.get(section.name.removeprefix(_CODE), 0)
         kind, flags, alignment, entry = section.kind, section.header[2], section.header[8], section.header[9]
         written.append((place, (kind, flags, _SYMBOL_TABLE, info, alignment, entry), section.content))
-    body, headers = bytearray(header), [_SECTION.pack(*[0] * 10)]
+    body, headers = bytearray(header), [SECTION.pack(*[0] * 10)]
     for name, (kind, flags, link, info, alignment, entry), content in written:
         body += bytes(-len(body) % max(1, alignment))
-        headers.append(_SECTION.pack(name, kind, flags, 0, len(body), len(content), link, info, alignment, entry))
+        headers.append(SECTION.pack(name, kind, flags, 0, len(body), len(content), link, info, alignment, entry))
         body += content
     body += bytes(-len(body) % 8)
     struct.pack_into("<QQ", body, 0x20, 0, len(body))  # no segments; where the sections' headers are
-    struct.pack_into("<HHHHH", body, 0x36, 0, 0, _SECTION.size, len(headers), 1)
+    struct.pack_into("<HHHHH", body, 0x36, 0, 0, SECTION.size, len(headers), 1)
     return bytes(body) + b"".join(headers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mktune.device import Device
@@ -38,7 +38,7 @@ SHARE = 0.4
 Learn = Callable[[str, Choices, float], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Part:
     """One op and what is known of it: `stored` in other studies, `missing` trials in this one, which `given` begin."""
 
@@ -48,7 +48,7 @@ class _Part:
     loop: Loop
     stored: list[Trial]
     missing: int
-    given: list[tuple[str, Plan]] = field(default_factory=list)
+    given: list[tuple[str, Plan]]
 
     def learned(self) -> Iterator[tuple[Choices, float]]:
         for span_us, plan in learned([*self.stored, *self.loop.trials], self.benches.policy):
@@ -80,10 +80,9 @@ class OpStage:
         loop = self._loop(call, benches)
         stored = self._stored(call, loop.study)
         missing = TRIALS - sum(is_learned_by(trial, benches.policy) for trial in (*stored, *loop.trials))
-        part = _Part(call, self._space.configs_of(call.name), benches, loop, stored, max(0, missing))
-        if part.missing:
-            part.given += [(f"{BUILTIN}serial", self._plain(part.space)), *self._starts(part.space)]
-        return part
+        space = self._space.configs_of(call.name)
+        given = [(f"{BUILTIN}serial", self._plain(space)), *self._starts(space)] if missing > 0 else []
+        return _Part(call, space, benches, loop, stored, missing, given)
 
     def _budget(self, ops_left: int) -> Budget:
         seconds = self._whole.spending.seconds_left()
@@ -93,7 +92,7 @@ class OpStage:
         return Budget(TRIALS, max(1e-3, (seconds - (1.0 - SHARE) * spent) / ops_left))
 
     def _search(self, part: _Part, budget: Budget) -> None:
-        if not part.missing:
+        if part.missing <= 0:
             return
         loop, benches = part.loop, part.benches
         loop.spending = replace(budget, trials=loop.resumed + part.missing).start()

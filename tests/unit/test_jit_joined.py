@@ -12,7 +12,8 @@ from mktune.graph.workload import workload
 from mktune.jit import disassembly
 from mktune.jit.build import build
 from mktune.jit.disassembly import Instruction, Listing, disassemble, disassemble_together
-from mktune.jit.joined import _SECTION, _jump_targets, _sections, join
+from mktune.jit.elf import SECTION, sections
+from mktune.jit.joined import _jump_targets, join
 from mktune.jit.sass import read_facts
 from mktune.launch import CompiledKernel
 from mktune.lowering.graph import lower
@@ -90,9 +91,9 @@ def test_what_cannot_be_joined_is_read_one_by_one(monkeypatch: pytest.MonkeyPatc
 
 def test_code_that_is_still_to_be_linked_is_not_joined() -> None:
     first, second, *_ = cubins("sm_90a")
-    section = next(each for each in _sections(first) if each.name.startswith(b".rela.text."))
+    section = next(each for each in sections(first) if each.name.startswith(".rela.text."))
     assert section.content == b""
-    place = first.index(_SECTION.pack(*section.header))
+    place = first.index(SECTION.pack(*section.header))
     filled = bytearray(first)
     filled[place + 24 : place + 40] = (64).to_bytes(8, "little") + (24).to_bytes(8, "little")  # offset and size
     with pytest.raises(ValueError, match="linked"):
