@@ -49,17 +49,18 @@ def build(
     can be written.
     """
     cache = KernelCache(cache_dir)
+    reads = facts and nvdisasm() is not None
     found: dict[KernelSpec, CompiledKernel] = {}
     missing: list[_Job] = []
+    made: list[tuple[_Job, CompiledKernel]] = []  # what is not yet stored as it is wanted
     for job in _jobs(specs, arch, {} if sources is None else sources):
         kernel = cache.read(job.key, job.spec)
-        if kernel is not None and facts and kernel.facts is None and nvdisasm():
-            kernel = None  # stored without facts
         if kernel is None:
             missing.append(job)
+        elif reads and kernel.facts is None:
+            made.append((job, kernel))
         else:
             found[job.spec] = kernel
-    made: list[tuple[_Job, CompiledKernel]] = []
     failed: CandidateError | None = None
     for jobs in _programs(missing):
         try:
@@ -67,7 +68,7 @@ def build(
         except CandidateError as error:  # what was compiled before is kept
             failed = error
             break
-    for job, kernel in _with_facts(made) if facts and nvdisasm() else made:
+    for job, kernel in _with_facts(made) if reads else made:
         cache.write(job.key, kernel, job.source)
         found[job.spec] = kernel
     if failed is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mktune.errors import SetupError
+from mktune.jit import build as build_module
 from mktune.jit import nvrtc
 from mktune.jit.build import build
 from mktune.jit.cache import KernelCache
@@ -95,14 +96,15 @@ def test_a_kernel_is_compiled_once_and_disassembled_when_somebody_asks(
     spec = KernelSpec("standalone/clock.cu", "mktune::timer_steps")
     (bare,) = build([spec], "sm_90a", cache_dir=tmp_path, facts=False)
     assert bare.facts is None
-    (known,) = build([spec, spec], "sm_90a", cache_dir=tmp_path)[:1]
-    assert known.facts is not None
-    assert known.facts.trigger == "exit"
 
     def refuse(*args: object) -> None:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(nvrtc, "compile_program", refuse)
+    (known,) = build([spec, spec], "sm_90a", cache_dir=tmp_path)[:1]
+    assert known.facts is not None
+    assert known.facts.trigger == "exit"
+    monkeypatch.setattr(build_module, "disassemble_together", refuse)
     assert build([spec], "sm_90a", cache_dir=tmp_path) == [known]
 
 

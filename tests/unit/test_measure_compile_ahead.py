@@ -9,6 +9,7 @@ from mktune.errors import CandidateError, SetupError
 from mktune.jit import build as module
 from mktune.jit.build import build
 from mktune.launch import KernelSpec
+from mktune.measure import compile_ahead
 from mktune.measure.compile_ahead import CompileAhead, spec_from_dict
 from mktune.trial import Status
 
@@ -20,9 +21,22 @@ class FakeCompiler:
         self._arch = arch
 
     def handle(self, request):
-        for spec in request["specs"]:
-            self._compile(spec_from_dict(spec), len(request["specs"]))
+        for spec in map(spec_from_dict, request["specs"]):
+            if request["facts"]:
+                self._read(spec, len(request["specs"]))
+            else:
+                self._compile(spec, len(request["specs"]))
         return {}
+
+    def _read(self, spec, together):
+        if spec.name_expression == "unreadable":
+            raise CandidateError("compile_error", "it multiplies nothing")
+        if spec.name_expression == "slow to read":
+            with open(f"{spec.source}.reading", "a") as begun:
+                begun.write("x")
+            until(Path(f"{spec.source}.read").exists)
+        with open(f"{spec.source}.read_together", "a") as log:
+            log.write(f"{spec.name_expression} {together}\n")
 
     def _compile(self, spec, together):
         if spec.name_expression == "dies":
@@ -118,6 +132,18 @@ def test_what_waits_is_compiled_together_by_source(pool, tmp_path):
     assert (tmp_path / "log.together").read_text().splitlines().count("1") >= 1
 
 
+def test_templates_of_a_provider_are_compiled_a_few_at_a_time(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_ahead, "_PROVIDED", str(tmp_path / "provided"))
+    held(pool, tmp_path)
+    log, provided = str(tmp_path / "log"), str(tmp_path / "provided")
+    specs = [KernelSpec(provided, f"k<{i}>") for i in range(3)]
+    pool.submit([*specs, KernelSpec(log, "other")])
+    (tmp_path / "held.go").touch()
+    pool.wait([*specs, KernelSpec(log, "other")])
+    assert (tmp_path / "provided.together").read_text().split() == ["3", "3", "3"]
+    assert (tmp_path / "log.together").read_text().split() == ["1"]
+
+
 def test_one_that_fails_among_others_is_told_apart(pool, tmp_path):
     held(pool, tmp_path)
     log = str(tmp_path / "log")
@@ -147,13 +173,46 @@ def test_what_had_not_begun_when_it_is_closed_is_over_and_begins_no_process(tmp_
     assert not (tmp_path / "log").exists()
 
 
+def test_what_is_compiled_while_one_is_read_is_read_together(pool, tmp_path):
+    log = str(tmp_path / "log")
+    first = KernelSpec(log, "slow to read")
+    pool.submit([first])
+    until((tmp_path / "log.reading").exists)
+    specs = [KernelSpec(log, f"k<{i}>") for i in range(7)]
+    held_up = KernelSpec(str(tmp_path / "held"), "slow")
+    pool.submit([*specs, held_up])
+    until((tmp_path / "held.begun").exists)  # the other process has compiled the rest
+    (tmp_path / "log.read").touch()
+    pool.wait([first, *specs])
+    assert not pool.ready([held_up])
+    (tmp_path / "held.go").touch()
+    pool.wait([held_up])
+    read = dict(line.rsplit(" ", 1) for line in (tmp_path / "log.read_together").read_text().splitlines())
+    assert set(read) == {"slow to read", *(spec.name_expression for spec in specs)}
+    assert read["slow to read"] == "1"
+    assert max(int(read[spec.name_expression]) for spec in specs) >= 4
+
+
+def test_one_that_cannot_be_read_among_others_is_told_apart(pool, tmp_path):
+    held(pool, tmp_path)
+    specs = [KernelSpec(str(tmp_path / "log"), name) for name in ("a", "unreadable", "b")]
+    pool.submit(specs)
+    (tmp_path / "held.go").touch()
+    for spec in specs:
+        if spec.name_expression == "unreadable":
+            with pytest.raises(CandidateError, match="it multiplies nothing"):
+                pool.wait([spec])
+        else:
+            pool.wait([spec])
+
+
 class Unlucky(CompileAhead):
     """Cannot start a process for more than one kernel."""
 
-    def _compile(self, specs, *rest):
+    def _ask(self, specs, *rest):
         if len(specs) > 1:
             raise OSError("no more processes")
-        super()._compile(specs, *rest)
+        super()._ask(specs, *rest)
 
 
 def test_whatever_fails_for_several_is_tried_for_each(tmp_path):
@@ -184,4 +243,5 @@ def test_the_real_compiler_fills_the_cache(monkeypatch):
         raise AssertionError("it is in the cache")
 
     monkeypatch.setattr(module.nvrtc, "compile_program", compiles_again)
-    assert build([steps], "sm_90a")[0].symbol
+    monkeypatch.setattr(module, "disassemble_together", compiles_again)
+    assert build([steps], "sm_90a")[0].facts
