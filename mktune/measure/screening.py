@@ -47,7 +47,7 @@ def of_layers(budget: ScreeningBudget, layers: int) -> ScreeningBudget:
     if layers <= _MANY_LAYERS:
         return budget
     batch = max(_LEAST_BATCH, round(budget.batch * _MANY_LAYERS / layers))
-    return replace(budget, batch=batch, least=2 * batch, launches=4 * batch)
+    return replace(budget, batch=batch, least=2 * batch, launches=2 * batch)
 
 
 BRIEF = ScreeningBudget(batch=48, least=96, launches=192, seconds=0.5, resolution=0.01)

@@ -2,10 +2,13 @@
 
 What was measured of an op stays in the store and serves every later study of it: of another seed, of another part of
 the workload, and of another context length where the op's work does not depend on that.
+
+The ops take turns, so that what one proposes next is compiled while the others are measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,15 +35,17 @@ if TYPE_CHECKING:
 
 TRIALS = 48
 """Trials of each op. What is not known alone is seldom found in context: there most changes are of something else."""
+TURNS = 3
+"""Of each op, with an equal part of its trials. Each costs the tenth of a second that making its memory anew takes."""
 SHARE = 0.4
 """Of the seconds that a search may take, what its ops may take together."""
 
 Learn = Callable[[str, Choices, float], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Part:
-    """One op and what is known of it: `stored` in other studies, `missing` trials in this one, which `given` begin."""
+    """One op and what is known of it: `stored` in other studies, `missing` trials of the study that `loop` is."""
 
     call: Call
     space: SearchSpace
@@ -48,13 +53,21 @@ class _Part:
     loop: Loop
     stored: list[Trial]
     missing: int
-    given: list[tuple[str, Plan]]
+    proposals: Proposals
 
     def learned(self) -> Iterator[tuple[Choices, float]]:
         for span_us, plan in learned([*self.stored, *self.loop.trials], self.benches.policy):
             choices = self.space.to_choices(replace(plan, shape=self.space.shape))
             if choices is not None:
                 yield choices, span_us
+
+    def take_turn(self, turn: int, seconds: float | None) -> None:
+        """Measure until the trials of this turn, from 0, are done; propose those of the next."""
+        until = self.loop.resumed + math.ceil(self.missing * (turn + 1) / TURNS)
+        self.loop.spending = Budget(max(1, until), seconds).start()
+        self.loop.run(self.benches, self.proposals)
+        if turn + 1 < TURNS:
+            self.proposals.refill(math.ceil(self.missing / TURNS))
 
 
 class OpStage:
@@ -67,11 +80,19 @@ class OpStage:
         """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
         with self._whole.timed("alone"), ExitStack() as opened:
             parts = [self._part(call, opened) for call in self._space.graph.calls.values()]
+            missing = [part for part in parts if part.missing > 0]
+            for part in missing:
+                part.proposals.refill(math.ceil(part.missing / TURNS))
+            for part in missing:
+                part.benches.prepare(part.proposals.made())
+            turns = [(turn, part) for turn in range(TURNS) for part in missing]
+            for place, (turn, part) in enumerate(turns):
+                for each in missing:
+                    each.benches.prepare(each.proposals.waiting())
+                part.take_turn(turn, self._seconds(len(turns) - place))
+            for part in missing:
+                self._note_costs(part)
             for part in parts:
-                if part.given:  # compilers need not wait until the ops before are measured
-                    part.benches.prepare([plan for _, plan in part.given])
-            for place, part in enumerate(parts):
-                self._search(part, self._budget(len(parts) - place))
                 for choices, span_us in part.learned():
                     learn(part.call.name, choices, span_us)
 
@@ -82,26 +103,24 @@ class OpStage:
         missing = TRIALS - sum(is_learned_by(trial, benches.policy) for trial in (*stored, *loop.trials))
         space = self._space.configs_of(call.name)
         given = [(f"{BUILTIN}serial", self._plain(space)), *self._starts(space)] if missing > 0 else []
-        return _Part(call, space, benches, loop, stored, missing, given)
+        sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
+        limit = max(0, missing)
+        proposals = opened.enter_context(Proposals(space, sampler, ALONE, given, limit, benches.number))
+        loop.remember(benches.policy, proposals)
+        return _Part(call, space, benches, loop, stored, limit, proposals)
 
-    def _budget(self, ops_left: int) -> Budget:
+    def _seconds(self, turns_left: int) -> float | None:
+        """What the next turn may take."""
         seconds = self._whole.spending.seconds_left()
         if seconds is None:
-            return Budget(TRIALS)
+            return None
         spent = self._whole.spending.budget.seconds or 0.0
-        return Budget(TRIALS, max(1e-3, (seconds - (1.0 - SHARE) * spent) / ops_left))
+        return max(1e-3, (seconds - (1.0 - SHARE) * spent) / turns_left)
 
-    def _search(self, part: _Part, budget: Budget) -> None:
-        if part.missing <= 0:
-            return
-        loop, benches = part.loop, part.benches
-        loop.spending = replace(budget, trials=loop.resumed + part.missing).start()
-        sampler = LocalSampler(part.space, mixed_seed(loop.study.seed, len(loop.trials)))
-        with Proposals(part.space, sampler, ALONE, part.given, part.missing, benches.number) as proposals:
-            loop.remember(benches.policy, proposals)
-            loop.run(benches, proposals)
-            loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
-            self._whole.alone.add(proposals.seconds)
+    def _note_costs(self, part: _Part) -> None:
+        loop, proposals = part.loop, part.proposals
+        loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
+        self._whole.alone.add(proposals.seconds)
         self._whole.alone.add(loop.timed.seconds)
 
     def _plain(self, space: SearchSpace) -> Plan:

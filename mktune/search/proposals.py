@@ -28,7 +28,7 @@ from mktune.validity import check
 
 AHEAD = 4
 """Proposals that wait, compiled or compiling, behind the one that is measured."""
-DEEP = 24
+DEEP = 40
 """Proposals that wait at most, where none of them is compiled."""
 _LOOK_S = 0.002
 PATIENCE = 4
@@ -181,6 +181,12 @@ class Proposals(Closing):
         """Plans of the queue that are ready to be compiled."""
         made = [entry.result() for entry in self._queue if entry.done() and not entry.cancelled()]
         return [proposal.plan for proposal in made if proposal is not None]
+
+    def made(self) -> list[Plan]:
+        """As `waiting`, once all of the queue are made."""
+        for entry in self._queue:
+            entry.result()
+        return self.waiting()
 
     def tell(self, proposal: Proposal, span_us: float | None) -> None:
         """What came of a proposal (None: it failed)."""
