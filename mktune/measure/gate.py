@@ -39,6 +39,16 @@ def check_facts(graph: KernelGraph, kernels: Kernels, plan: Plan | None = None) 
             raise CandidateError(Status.BUILD_ERROR, f"{kernel.name}: {wrong}")
 
 
+def check_registers(graph: KernelGraph, kernels: Kernels) -> None:
+    """Raises CandidateError (build_error) where a kernel keeps anything in local memory: its tile has too few
+    registers. What it computes is right, but it is no plan to serve."""
+    for name, launch in graph.launches:
+        code = kernels[launch.kernel]
+        if code.spill_bytes or code.stack_bytes:
+            found = f"spills {code.spill_bytes} bytes of registers, its stack has {code.stack_bytes} bytes"
+            raise CandidateError(Status.BUILD_ERROR, f"{name}: {found}")
+
+
 def disagreement(declared: KernelFacts, sass: SassFacts, starts_early: bool) -> str:
     """What the code does that its facts deny, in words; empty where they agree."""
     if declared.waits and sass.waits != "always":

@@ -31,7 +31,7 @@ from mktune.lowering.kernel_graph import KernelGraph, specs_of
 from mktune.measure import tracing
 from mktune.measure.calibration import calibrate
 from mktune.measure.correctness import KnownResults, verify
-from mktune.measure.gate import check_facts
+from mktune.measure.gate import check_facts, check_registers
 from mktune.measure.memory import Copies, Memory, layers_for, make_memory
 from mktune.measure.peer import peer_us
 from mktune.measure.probe import Probe
@@ -260,6 +260,7 @@ class CudaHost:
         lowered = lower(plan, self._opened.graph, self._shape, self._device, launches=True)
         kernels = self._kernels(specs_of(lowered))
         check_facts(lowered, kernels, plan)
+        check_registers(lowered, kernels)
         return plan, lowered, kernels
 
     def _kernels(self, specs: Sequence[KernelSpec]) -> Kernels:

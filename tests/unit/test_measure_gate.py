@@ -12,7 +12,7 @@ from mktune.graph.builtin import make_plan
 from mktune.graph.workload import workload
 from mktune.launch import BufferArg, CompiledKernel, KernelSpec, Launch, SassFacts, ScalarArg
 from mktune.lowering.kernel_graph import Edge, KernelGraph
-from mktune.measure.gate import check_facts, disagreement, misplaced, undeclared
+from mktune.measure.gate import check_facts, check_registers, disagreement, misplaced, undeclared
 from mktune.plan import TRIGGERS, KernelPlan, Plan
 from mktune.shape import Shape
 
@@ -57,6 +57,16 @@ def compiled(**facts: SassFacts | None) -> dict[KernelSpec, CompiledKernel]:
         )
         for name, code in facts.items()
     }
+
+
+@pytest.mark.parametrize(("spill_bytes", "stack_bytes"), [(8, 0), (0, 16)])
+def test_a_kernel_that_keeps_registers_in_local_memory_is_refused(spill_bytes: int, stack_bytes: int) -> None:
+    kernels, spec = compiled(A=CODE, B=CODE), KernelSpec("x.cu", "B")
+    check_registers(graph("full"), kernels)
+    kernels[spec] = replace(kernels[spec], spill_bytes=spill_bytes, stack_bytes=stack_bytes)
+    with pytest.raises(CandidateError, match="B: spills") as caught:
+        check_registers(graph("full"), kernels)
+    assert caught.value.status == "build_error"
 
 
 @pytest.mark.parametrize(("kind", "early"), [("full", False), ("programmatic", True), ("launch_order", True)])
