@@ -304,12 +304,12 @@ OPS = ("A0", "C0", "B1")
 
 @cache
 def searched() -> dict[tuple[str, ...], list[tuple[float, Plan]]]:
-    """What is fused → span and plan of 300 proposals in the model of three ops, in order."""
+    """What is fused → span and plan of 700 proposals in the model of three ops, in order."""
     space = space_of(OPS)
     sampler = LocalSampler(space, 1)
     found: dict[tuple[str, ...], list[tuple[float, Plan]]] = defaultdict(list)
     with SimBackend().open(Problem(WORKLOAD.name, OPS, SHAPE)) as part:
-        for _ in range(300):
+        for _ in range(700):
             choices, plan = sampler.ask()
             if check(plan, H200):
                 sampler.reject(choices, True)
