@@ -130,11 +130,10 @@ class CompileAhead:
             share = max(1, min(_TOGETHER, len(self._waiting) // self._processes))
             unit = next((_unit(spec) for spec in self._waiting), None)
             chosen = sorted(self._waiting, key=lambda spec: _unit(spec) != unit)
-            alike = sum(_unit(spec) == unit for spec in chosen)
             if chosen and chosen[0].source.startswith(_PROVIDED):
-                share = min(alike, max(share, _PROVIDED_TOGETHER))
-            chosen = chosen[:share]
-            return {spec: self._waiting.pop(spec) for spec in chosen}, False
+                chosen = [spec for spec in chosen if _unit(spec) == unit]
+                share = max(share, _PROVIDED_TOGETHER)
+            return {spec: self._waiting.pop(spec) for spec in chosen[:share]}, False
 
     def _all_or_each(self, jobs: Jobs, reads: bool) -> Jobs:
         """Those of `jobs` that succeeded; the others have been told why they did not."""

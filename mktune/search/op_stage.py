@@ -64,7 +64,7 @@ class _Part:
     def take_turn(self, turn: int, seconds: float | None) -> None:
         """Measure until the trials of this turn, from 0, are done; propose those of the next."""
         until = self.loop.resumed + math.ceil(self.missing * (turn + 1) / TURNS)
-        self.loop.spending = Budget(max(1, until), seconds).start()
+        self.loop.spending = Budget(until, seconds).start()
         self.loop.run(self.benches, self.proposals)
         if turn + 1 < TURNS:
             self.proposals.refill(math.ceil(self.missing / TURNS))

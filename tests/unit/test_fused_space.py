@@ -325,7 +325,7 @@ def searched() -> dict[tuple[str, ...], list[tuple[float, Plan]]]:
 def test_a_search_goes_on_with_and_without_fusion(fused: tuple[str, ...]) -> None:
     spans = [span for span, _ in searched()[fused]]
     assert len(spans) > 30
-    assert min(spans[20:]) < min(spans[:20])
+    assert min(spans[10:]) < min(spans[:10])
 
 
 def test_a_winner_that_fuses_is_stored_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

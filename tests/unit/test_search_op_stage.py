@@ -13,7 +13,7 @@ from fake_bench import H200, POLICY, SHAPE, WORKLOAD, FakeBackend, FakeBench, ok
 from mktune.graph.builtin import make_plan
 from mktune.plan import Plan
 from mktune.search import budget
-from mktune.search.op_stage import SHARE, TRIALS, is_same_work
+from mktune.search.op_stage import SHARE, TRIALS, TURNS, is_same_work
 from mktune.shape import Shape
 from mktune.store import Store
 from mktune.trial import ALONE, Outcome, Policy
@@ -74,6 +74,25 @@ def test_what_every_op_begins_with_is_compiled_before_the_first_is_measured(stor
     staged(store, backend, "second", seed=1)
     known = parts_of(backend)["D0"]
     assert known.measured == known.prepared == []
+
+
+def test_what_an_op_proposes_next_is_compiled_while_others_are_measured(store: Store) -> None:
+    turns: list[str] = []
+    compiled: list[int] = []  # of B0, and not measured yet, when a turn of D0 begins
+
+    def answer(plan: Plan) -> Outcome:
+        if len(plan.op) == 1 and turns[-1:] != [*plan.op]:
+            turns.extend(plan.op)
+            if turns[-1] == "D0":
+                bench = parts_of(backend)["B0"]
+                compiled.append(len(set(bench.prepared) - {measured.plan_id for measured in bench.measured}))
+        return ok(spans(plan))
+
+    backend = FakeBackend(answer)
+    staged(store, backend, "whole")
+    first, *others = WORKLOAD.graph.calls  # A0 has few configs: one turn
+    assert turns == [first, *TURNS * others]
+    assert compiled[0] > 0 == compiled[-1]
 
 
 def test_what_was_measured_of_an_op_serves_every_later_search(store: Store) -> None:

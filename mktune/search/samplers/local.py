@@ -11,15 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
 
 from mktune.plan import Plan
 from mktune.search.effects import Effects
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question, nearest, question_stem
 from mktune.space.fusion_dimension import NAME as FUSION
-
-T = TypeVar("T")
 
 ELITE = 4
 """Plans of each fusion that may be changed."""
@@ -111,17 +108,6 @@ class LocalSampler(Sampler):
         given up for being behind. 0 for one that has less than its share."""
         share = self._tried[fusion] / self._tried.total()
         return 0.0 if share < LEAST else self._elites[fusion][0][0] * (1.0 + GAIN * math.log2(share))
-
-    def _likeliest_first(self, ranked: Sequence[T], on: float) -> T:
-        """One of `ranked`: each is passed over for the next with a probability of `on`."""
-        place = 0
-        while place + 1 < len(ranked) and self.draw.random() < on:
-            place += 1
-        return ranked[place]
-
-    def _ranked_elites(self) -> list[list[tuple[float, Choices]]]:
-        """The best plans of each fusion, best first; the best fusion first."""
-        return sorted(self._elites.values(), key=lambda elite: elite[0][0])
 
     def _changed(self, base: Mapping[str, str], changes: Mapping[str, str]) -> tuple[Choices, Plan]:
         """`base` with `changes`, and with what they give rise to and `base` has no answer to.

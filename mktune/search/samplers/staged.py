@@ -53,7 +53,7 @@ class StagedSampler(LocalSampler):
             return self._noted(*self._changed(start, changes))
         if not self._expects and self._elites:
             self._expects = True
-            self._expect(*self._ranked_elites()[0][0])
+            self._expect(*min((elite[0] for elite in self._elites.values()), key=lambda pair: pair[0]))
         if not self._elites or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
         self._changes += 1
@@ -97,7 +97,10 @@ class StagedSampler(LocalSampler):
             for span_us, config in known:
                 best.setdefault(_kind(config), (span_us, config))
             known = list(best.values())
-        return self._likeliest_first(known[:RANKED], 0.5)[1]
+        place, last = 0, min(RANKED, len(known)) - 1
+        while place < last and self.draw.random() < 0.5:
+            place += 1
+        return known[place][1]
 
 
 def _kind(config: Choices) -> frozenset[str]:
