@@ -16,8 +16,9 @@ from mktune.jit.source import Source, load
 from mktune.launch import CompiledKernel, KernelSpec
 from mktune.trial import Status
 
+LISTED_TOGETHER = 16
+"""Kernels that the disassembler, which takes most of its time to start, is started once for."""
 _INSTANCES_PER_PROGRAM = 8  # the source is parsed once for that many
-_LISTED_TOGETHER = 16  # the disassembler is started once for that many
 _ALIGNED = 1024  # bytes: what our kernels align dynamic shared memory to
 
 
@@ -112,7 +113,7 @@ def _compile(jobs: Sequence[_Job], arch: str) -> list[CompiledKernel]:
 
 def _with_facts(made: Sequence[tuple[_Job, CompiledKernel]]) -> Iterator[tuple[_Job, CompiledKernel]]:
     rest = iter(made)
-    while chunk := list(islice(rest, _LISTED_TOGETHER)):
+    while chunk := list(islice(rest, LISTED_TOGETHER)):
         cubins = list(dict.fromkeys(kernel.cubin for _, kernel in chunk))
         listings = dict(zip(cubins, disassemble_together(cubins), strict=True))
         for job, kernel in chunk:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mktune.errors import CandidateError, SetupError
-from mktune.jit.build import build
+from mktune.jit.build import LISTED_TOGETHER, build
 from mktune.launch import KernelSpec
 from mktune.measure.worker import Reply, Worker
 from mktune.trial import Status
@@ -19,13 +19,12 @@ from mktune.trial import Status
 SECONDS = 180.0
 _MAX_PROCESSES = 16
 _TOGETHER = 8  # kernels that are compiled at once: they are parsed once where they are of one source
-_READ_TOGETHER = 16  # kernels whose machine code is read at once: the disassembler takes most of its time to start
 _PROVIDED, _PROVIDED_TOGETHER = "providers/", 4  # kernels of templates whose headers take a second to parse
 _READERS = 8  # of so many processes one reads, where more is to be compiled
 _TOGETHER_SECONDS = 60.0  # after which each is handled by itself: who waits for another one must not be late for it
 _NICE = 10
 
-Jobs = dict[KernelSpec, "Future[None]"]
+Jobs = dict[KernelSpec, Future[None]]
 
 
 class CompileHost:
@@ -123,10 +122,10 @@ class CompileAhead:
         """
         with self._lock:
             few = self._reading < max(1, self._processes // _READERS)
-            reads = few or not self._waiting or len(self._compiled) >= _READ_TOGETHER
+            reads = few or not self._waiting or len(self._compiled) >= LISTED_TOGETHER
             if self._compiled and reads:
                 self._reading += 1
-                return {spec: self._compiled.pop(spec) for spec in list(self._compiled)[:_READ_TOGETHER]}, True
+                return {spec: self._compiled.pop(spec) for spec in list(self._compiled)[:LISTED_TOGETHER]}, True
             share = max(1, min(_TOGETHER, len(self._waiting) // self._processes))
             unit = next((_unit(spec) for spec in self._waiting), None)
             chosen = sorted(self._waiting, key=lambda spec: _unit(spec) != unit)

@@ -43,7 +43,7 @@ SHARE = 0.4
 Learn = Callable[[str, Choices, float], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Part:
     """One op and what is known of it: `stored` in other studies, `missing` trials of the study that `loop` is."""
 
@@ -53,7 +53,6 @@ class _Part:
     loop: Loop
     stored: list[Trial]
     missing: int
-    proposals: Proposals
 
     def learned(self) -> Iterator[tuple[Choices, float]]:
         for span_us, plan in learned([*self.stored, *self.loop.trials], self.benches.policy):
@@ -61,13 +60,25 @@ class _Part:
             if choices is not None:
                 yield choices, span_us
 
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for what a part is missing."""
+
+    part: _Part
+    proposals: Proposals
+
+    def propose(self) -> None:
+        """As many as a turn measures."""
+        self.proposals.refill(math.ceil(self.part.missing / TURNS))
+
     def take_turn(self, turn: int, seconds: float | None) -> None:
         """Measure until the trials of this turn, from 0, are done; propose those of the next."""
-        until = self.loop.resumed + math.ceil(self.missing * (turn + 1) / TURNS)
-        self.loop.spending = Budget(until, seconds).start()
-        self.loop.run(self.benches, self.proposals)
+        loop = self.part.loop
+        loop.spending = Budget(loop.resumed + math.ceil(self.part.missing * (turn + 1) / TURNS), seconds).start()
+        loop.run(self.part.benches, self.proposals)
         if turn + 1 < TURNS:
-            self.proposals.refill(math.ceil(self.missing / TURNS))
+            self.propose()
 
 
 class OpStage:
@@ -80,18 +91,18 @@ class OpStage:
         """Tell `learn` the choices of every config that was measured, earlier or now, with its span in µs."""
         with self._whole.timed("alone"), ExitStack() as opened:
             parts = [self._part(call, opened) for call in self._space.graph.calls.values()]
-            missing = [part for part in parts if part.missing > 0]
-            for part in missing:
-                part.proposals.refill(math.ceil(part.missing / TURNS))
-            for part in missing:
-                part.benches.prepare(part.proposals.made())
-            turns = [(turn, part) for turn in range(TURNS) for part in missing]
-            for place, (turn, part) in enumerate(turns):
-                for each in missing:
-                    each.benches.prepare(each.proposals.waiting())
-                part.take_turn(turn, self._seconds(len(turns) - place))
-            for part in missing:
-                self._note_costs(part)
+            searches = [self._search(part, opened) for part in parts if part.missing > 0]
+            for search in searches:
+                search.propose()
+            for search in searches:
+                search.part.benches.prepare(search.proposals.made())
+            turns = [(turn, search) for turn in range(TURNS) for search in searches]
+            for place, (turn, search) in enumerate(turns):
+                for each in searches:
+                    each.part.benches.prepare(each.proposals.waiting())
+                search.take_turn(turn, self._seconds(len(turns) - place))
+            for search in searches:
+                self._note_costs(search)
             for part in parts:
                 for choices, span_us in part.learned():
                     learn(part.call.name, choices, span_us)
@@ -101,13 +112,16 @@ class OpStage:
         loop = self._loop(call, benches)
         stored = self._stored(call, loop.study)
         missing = TRIALS - sum(is_learned_by(trial, benches.policy) for trial in (*stored, *loop.trials))
-        space = self._space.configs_of(call.name)
-        given = [(f"{BUILTIN}serial", self._plain(space)), *self._starts(space)] if missing > 0 else []
+        return _Part(call, self._space.configs_of(call.name), benches, loop, stored, missing)
+
+    def _search(self, part: _Part, opened: ExitStack) -> _Search:
+        space, loop, benches = part.space, part.loop, part.benches
+        plain = make_plan(space.workload, tuple(space.graph.calls), space.shape, self._device.arch, "serial")
+        given = [(f"{BUILTIN}serial", plain), *((ALONE, plan) for plan in self._starts(space))]
         sampler = LocalSampler(space, mixed_seed(loop.study.seed, len(loop.trials)))
-        limit = max(0, missing)
-        proposals = opened.enter_context(Proposals(space, sampler, ALONE, given, limit, benches.number))
+        proposals = opened.enter_context(Proposals(space, sampler, ALONE, given, part.missing, benches.number))
         loop.remember(benches.policy, proposals)
-        return _Part(call, space, benches, loop, stored, limit, proposals)
+        return _Search(part, proposals)
 
     def _seconds(self, turns_left: int) -> float | None:
         """What the next turn may take."""
@@ -117,23 +131,20 @@ class OpStage:
         spent = self._whole.spending.budget.seconds or 0.0
         return max(1e-3, (seconds - (1.0 - SHARE) * spent) / turns_left)
 
-    def _note_costs(self, part: _Part) -> None:
-        loop, proposals = part.loop, part.proposals
+    def _note_costs(self, search: _Search) -> None:
+        loop, proposals = search.part.loop, search.proposals
         loop.store.add_counts(loop.study, invalid=proposals.invalid, duplicate=proposals.duplicate)
         self._whole.alone.add(proposals.seconds)
         self._whole.alone.add(loop.timed.seconds)
 
-    def _plain(self, space: SearchSpace) -> Plan:
-        return make_plan(space.workload, tuple(space.graph.calls), space.shape, self._device.arch, "serial")
-
-    def _starts(self, space: SearchSpace) -> Iterator[tuple[str, Plan]]:
+    def _starts(self, space: SearchSpace) -> Iterator[Plan]:
         """The op with configs that fit the shape, as far as they are valid and in the space."""
         arch = self._device.arch
         for name, call in space.graph.calls.items():
             for config in call.op.starts(arch, space.shape):
                 plan = make_plan(space.workload, (name,), space.shape, arch, "serial", {name: config})
                 if space.to_choices(plan) is not None and not check(plan, self._device):
-                    yield ALONE, plan
+                    yield plan
 
     def _loop(self, call: Call, benches: Benches[Begun]) -> Loop:
         """The study of this op at this shape, on these kernels: where it exists, it goes on."""

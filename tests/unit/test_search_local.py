@@ -15,6 +15,7 @@ from mktune.space import Choices, question_stem
 
 PROPOSALS = 400
 FUSED = "B1+C0"
+FEW = 4
 
 
 class OneAtATime(LocalSampler):
@@ -57,6 +58,17 @@ def test_a_question_of_few_options_is_changed_as_often_as_one_of_many() -> None:
     assert mean(few) > 0.4 * mean(many) > 0
 
 
+def test_plans_of_another_fusion_than_the_best_are_changed_too() -> None:
+    sampler = LocalSampler(space_of(None), 0)
+    known = told(sampler, {"none": 10.0, FUSED: 10.5})
+    of: Counter[str] = Counter()
+    for _ in range(PROPOSALS):
+        choices, _ = sampler.ask()
+        sampler.tell(choices, 20.0)
+        of.update(label for label, plan in known.items() if unlike(choices, plan) <= FEW)
+    assert of["none"] > of[FUSED] > 0.05 * PROPOSALS
+
+
 @pytest.mark.parametrize(
     ("behind", "least", "most"),
     [(0.0, 0.35, 0.65), (0.05, 0.12, 0.32), (0.3, 0.04, 0.1)],
@@ -83,3 +95,7 @@ def test_what_is_fused_is_never_changed_beside_others_however_much_it_promises()
     alone = OneAtATime(space_of(None), 0)
     told(alone, {"none": 10.0, FUSED: 5.0})
     assert any("fusion" in alone._promising(base, dict.fromkeys(base, 1.0), 1) for _ in range(300))
+
+
+def unlike(choices: Choices, others: Choices) -> int:
+    return sum(others.get(name) != label for name, label in choices.items())
