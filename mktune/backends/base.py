@@ -87,6 +87,10 @@ class Bench(Closing):
         """Whether `measure` would find this plan compiled. Starts compiling it where nobody has."""
         return True
 
+    def compiled(self, plan: Plan) -> bool:
+        """Whether `measure` would find this plan compiled. Starts nothing."""
+        return True
+
     @abstractmethod
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         """Build, verify and time one plan (screening). Clearly slower than the incumbent: pruned early."""

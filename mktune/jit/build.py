@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mktune.errors import CandidateError
+from mktune.errors import CandidateError, MktuneError
 from mktune.jit import nvrtc
 from mktune.jit.cache import KernelCache
 from mktune.jit.disassembly import disassemble_together, nvdisasm
@@ -75,6 +75,16 @@ def build(
     if failed is not None:
         raise failed
     return [found[spec] for spec in specs]
+
+
+def is_built(spec: KernelSpec, arch: str, sources: Read) -> bool:
+    """Whether `build` would find `spec` in the cache, with its facts. Compiles nothing; see `build` for `sources`."""
+    try:
+        (job,) = _jobs([spec], arch, sources)
+    except MktuneError:  # `build` says why
+        return False
+    kernel = KernelCache().read(job.key, spec)
+    return kernel is not None and (kernel.facts is not None or nvdisasm() is None)
 
 
 def _jobs(specs: Sequence[KernelSpec], arch: str, sources: Read) -> list[_Job]:

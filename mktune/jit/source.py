@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from mktune import deep_gemm, resources
@@ -44,7 +45,7 @@ class Source:
         """Whether templates of DeepGEMM are in it."""
         return any(path == deep_gemm.PACKAGE for path, _ in self.files)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256 over the paths and texts of all files."""
         return _digest(self.files)

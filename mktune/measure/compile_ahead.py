@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mktune.errors import CandidateError, SetupError
-from mktune.jit.build import LISTED_TOGETHER, build
+from mktune.jit.build import LISTED_TOGETHER, Read, build, is_built
 from mktune.launch import KernelSpec
 from mktune.measure.worker import Reply, Worker
 from mktune.trial import Status
@@ -55,14 +55,15 @@ class CompileAhead:
         self._jobs: Jobs = {}
         self._closed = False
         self._lock = threading.Lock()
+        self._sources: Read = {}
         self._waiting: Jobs = {}  # in the order in which they were asked for
         self._compiled: Jobs = {}  # and not read yet
         self._reading = 0
 
     def submit(self, specs: Sequence[KernelSpec]) -> None:
-        """Start compiling those of `specs` that nobody asked for before. Returns at once."""
+        """Start compiling those of `specs` that nobody asked for before and that are not there. Returns at once."""
         with self._lock:
-            new = [spec for spec in dict.fromkeys(specs) if spec not in self._jobs]
+            new = [spec for spec in dict.fromkeys(specs) if not self._knows(spec)]
             for spec in new:
                 self._jobs[spec] = self._waiting[spec] = Future()
         for _ in new:
@@ -72,6 +73,21 @@ class CompileAhead:
         """Whether `wait` would return, or raise, at once. Starts compiling what nobody asked for before."""
         self.submit(specs)
         return all(self._jobs[spec].done() for spec in specs)
+
+    def has(self, specs: Sequence[KernelSpec]) -> bool:
+        """As `ready`. Starts nothing."""
+        with self._lock:
+            return all(self._knows(spec) and self._jobs[spec].done() for spec in specs)
+
+    def _knows(self, spec: KernelSpec) -> bool:
+        """Whether somebody asked for it before, or it is in the cache."""
+        if spec in self._jobs:
+            return True
+        if not is_built(spec, self._arch, self._sources):
+            return False
+        self._jobs[spec] = Future()
+        self._jobs[spec].set_result(None)
+        return True
 
     def wait(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
         """Wait until all of `specs` are in the cache.

@@ -122,6 +122,12 @@ class CudaBench(Bench):
         except MktuneError:
             return True  # `measure` says at once what is wrong with it
 
+    def compiled(self, plan: Plan) -> bool:
+        try:
+            return self._compiler.has(self._specs(plan))
+        except MktuneError:
+            return True
+
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         begin = time.perf_counter()
         try:

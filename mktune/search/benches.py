@@ -121,6 +121,9 @@ class Benches(Closing, Generic[T]):
     def ready(self, plan: Plan) -> bool:
         return self.first.ready(plan)
 
+    def compiled(self, plan: Plan) -> bool:
+        return self.first.compiled(plan)
+
     def alone(self, ops: Sequence[str]) -> Benches[T]:
         """See `Bench.alone`. To be closed before this one."""
         with ExitStack() as opened:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,9 @@ HARMFUL = (Status.HANG, Status.ILLEGAL_ACCESS, Status.LAUNCH_ERROR, Status.CRASH
 FINALISTS = 10
 """Trials that are measured again beside the built-in plans, for every pair at another place: what screening could not
 tell apart is up to a percent apart."""
+
+SWITCH_S = 0.001
+"""After which a thread of Python hands over to another that waits."""
 
 
 def tune(
@@ -122,6 +127,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
     search = _Search(loop, builtins)
     with (
+        _handing_over_soon(),
         Proposals(space, sampler, study.sampler, given, limit, len(backends)) as proposals,
         Benches[Begun].open(backends, Problem.of(space.workload, calls, space.shape, study.seed)) as benches,
     ):
@@ -142,6 +148,17 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
             proposals.close()
             store.add_counts(study, invalid=proposals.invalid, duplicate=proposals.duplicate)
     return search.result(proposals, winner)
+
+
+@contextmanager
+def _handing_over_soon() -> Iterator[None]:
+    """While one thread proposes, another that stores waits for it at every file it writes: 5 ms each time, else."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def choose_finalists(trials: Sequence[Trial], policy: Policy) -> list[Plan]:

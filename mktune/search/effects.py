@@ -14,7 +14,8 @@ import math
 import random
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -29,10 +30,25 @@ FLOOR = 0.01
 FAILED = 0.3
 """How far above the slowest span a failure counts, in log span."""
 
+REFIT = 200
+"""Effects are fitted anew when one more span in so many was told: of a thousand the next one tells little."""
+
 Pair = tuple[str, str]
 """Question, by its stem, and option."""
 Part = tuple[Pair, ...]
 """What has an effect: an option, or two of the same op or kernel, in order."""
+
+
+@dataclass
+class _Beliefs:
+    """Mean and standard deviation of each pair that was asked for `beside` a plan's choices, which must not change.
+
+    others  those choices, by op or kernel
+    """
+
+    beside: Mapping[str, str]
+    others: Mapping[str, Sequence[Pair]]
+    of: dict[Pair, tuple[float, float]] = field(default_factory=dict)
 
 
 class Effects:
@@ -47,7 +63,8 @@ class Effects:
         self._effect: list[float] = []
         self._variance: list[float] = []
         self._scatter = self._spread = PRIOR
-        self._stale = False
+        self._untold = 0  # spans since the last fit
+        self._beliefs: dict[int, _Beliefs] = {}  # since then, by the identity of what stands beside
 
     def tell(self, choices: Mapping[str, str], span_us: float | None) -> None:
         """A plan took so long; None: it failed."""
@@ -55,7 +72,7 @@ class Effects:
         self._parts.extend(self._number.setdefault(part, len(self._number)) for part in parts)
         self._plans.extend([len(self._spans)] * len(parts))
         self._spans.append(None if span_us is None else math.log(span_us))
-        self._stale = True
+        self._untold += 1
 
     def drawn(self, pairs: Iterable[Pair], beside: Mapping[str, str], draw: random.Random) -> dict[Pair, float]:
         """An effect for each pair in a plan that is else as `beside`, drawn from what is believed of it: its own, and
@@ -63,26 +80,34 @@ class Effects:
 
         Of what was seldom tried little is believed: then draws lie far apart.
         """
-        if self._stale:
+        if self._untold > len(self._spans) // REFIT:
             self._fit()
-        others = _by_place(beside)
+        if id(beside) not in self._beliefs:
+            self._beliefs[id(beside)] = _Beliefs(beside, _by_place(beside))
+        beliefs = self._beliefs[id(beside)]
         found = {}
-        for name, option in pairs:
-            own = (question_stem(name), option)
-            joints = [_joint(own, other) for other in others[_place(own[0])] if other[0] != own[0]]
-            effect = variance = 0.0
-            for part in ((own,), *joints):
-                number = self._number.get(part)
-                if number is None:
-                    variance += self._spread**2
-                else:
-                    effect += self._effect[number]
-                    variance += self._variance[number]
-            found[name, option] = draw.gauss(effect, math.sqrt(variance))
+        for pair in pairs:
+            if pair not in beliefs.of:
+                beliefs.of[pair] = self._belief(*pair, beliefs.others)
+            found[pair] = draw.gauss(*beliefs.of[pair])
         return found
 
+    def _belief(self, name: str, option: str, others: Mapping[str, Sequence[Pair]]) -> tuple[float, float]:
+        """Mean and standard deviation."""
+        own, fitted = (question_stem(name), option), len(self._effect)
+        joints = [_joint(own, other) for other in others.get(_place(own[0]), ()) if other[0] != own[0]]
+        effect = variance = 0.0
+        for part in ((own,), *joints):
+            number = self._number.get(part, fitted)
+            if number >= fitted:
+                variance += self._spread**2
+            else:
+                effect += self._effect[number]
+                variance += self._variance[number]
+        return effect, math.sqrt(variance)
+
     def _fit(self) -> None:
-        self._stale = False
+        self._untold, self._beliefs = 0, {}
         plans, parts = np.frombuffer(self._plans, np.int64), np.frombuffer(self._parts, np.int64)
         seen = np.bincount(parts, minlength=len(self._number))
         self._fitted = np.pad(self._fitted, (0, len(seen) - len(self._fitted)))

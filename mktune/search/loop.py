@@ -146,7 +146,7 @@ class Loop:
                     return taken
             if self._held is None:
                 with self.timed("wait"), self.stop.interruptible():
-                    self._held = proposals.take(benches.ready)
+                    self._held = proposals.take(benches.ready, benches.compiled)
             if self._held is None:
                 return None
             proposal = self._held
@@ -156,7 +156,8 @@ class Loop:
             with self.timed("prepare"):
                 benches.prepare([proposal.plan, *proposals.waiting()])
             try:
-                number = self._begin(proposal)
+                with proposals.held():
+                    number = self._begin(proposal)
             except PlanTaken:
                 self._held = None
                 proposals.skip(proposal)
@@ -243,7 +244,7 @@ class Loop:
         spent = (*proposal.seconds, ("measure", ended.seconds))
         trial = Trial(begun.number, proposal.plan, outcome, proposal.source, begun.started, spent, ended.gpu)
         try:
-            with self.timed("store"):
+            with self.timed("store"), proposals.held():
                 self.store.add_trial(self.study, trial)
         except PlanTaken:  # this process was cut off for so long that another has taken the plan up
             self.shared = True

@@ -2,17 +2,19 @@
 
 One is asked for whenever one has been told, on one thread, so that AHEAD of them wait for the next measurement. What is
 compiled goes first, and where nothing is, more are asked for, up to DEEP: one kernel that takes long to compile holds
-nobody up. Where everything is always ready, as with a model, what is proposed depends on the seed and the spans alone.
+nobody up. Meanwhile some are sought beside the queue that need no compiler.
+Where everything is always ready, as with a model, what is proposed depends on the seed and the spans alone.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mktune.closing import Closing
@@ -28,7 +30,7 @@ from mktune.validity import check
 
 AHEAD = 4
 """Proposals that wait, compiled or compiling, behind the one that is measured."""
-DEEP = 40
+DEEP = 24
 """Proposals that wait at most, where none of them is compiled."""
 _LOOK_S = 0.002
 PATIENCE = 4
@@ -78,7 +80,7 @@ class Proposals(Closing):
         at_once: int = 1,
     ) -> None:
         self._space, self._sampler, self._name = space, sampler, name
-        self._left = limit
+        self._left, self._told = limit, 0
         self._ahead, self._deep = AHEAD + 2 * (at_once - 1), DEEP * at_once
         self._given = deque(given)
         self._seen: set[str] = set()
@@ -91,6 +93,9 @@ class Proposals(Closing):
         self._exhausted = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mktune-ask")
         self._queue: deque[Future[Proposal | None]] = deque()
+        self._free = threading.Event()
+        self._free.set()
+        self._extras: deque[Future[Proposal | None]] = deque()
 
     @property
     def invalid(self) -> int:
@@ -137,22 +142,32 @@ class Proposals(Closing):
         with suppress(PlanError, KeyError):
             self._avoided.add(self._key(plan))
 
-    def take(self, ready: Callable[[Plan], bool] = lambda plan: True) -> Proposal | None:
-        """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one."""
+    def take(
+        self,
+        ready: Callable[[Plan], bool] = lambda plan: True,
+        compiled: Callable[[Plan], bool] = lambda plan: False,
+    ) -> Proposal | None:
+        """The first plan that is made and `ready` to be measured; None where there is no other. Waits for one.
+
+        ready     starts compiling what is not
+        compiled  starts nothing
+        """
         while True:
             if not self._queue:
                 self.refill(self._ahead)
-            if not self._queue:
+            if self._is_over():
                 return None
-            place = self._first_ready(ready)
-            if place is not None:
-                entry = self._queue[place]
-                del self._queue[place]
-                return entry.result()
-            if self._queue[-1].done() and len(self._queue) < self._deep and self._may_ask():
+            found = self._take_ready(ready)
+            if found is not None:
+                return found
+            found = self._take_extra()
+            self._ask_for_extras(compiled)
+            deep = self._deep if found is None else self._deep // 2
+            if self._queue and self._queue[-1].done() and len(self._queue) < deep and self._may_ask():
                 self._ask_for_more()
-            else:
-                time.sleep(_LOOK_S)
+            if found is not None:
+                return found
+            time.sleep(_LOOK_S)
 
     def refill(self, count: int | None = None) -> None:
         """Have so many proposals made behind the one that was taken. Call it when that one's measurement begins.
@@ -166,16 +181,46 @@ class Proposals(Closing):
     def _ask_for_more(self) -> None:
         self._queue.append(self._thread.submit(self._next))
 
-    def _first_ready(self, ready: Callable[[Plan], bool]) -> int | None:
-        """Its place in the queue; that of the end, where only the end is left. Given plans keep their order."""
-        self._queue[0].result()
+    def _ask_for_extras(self, compiled: Callable[[Plan], bool]) -> None:
+        """Some that are compiled, where compilers have enough to do."""
+        enough = len(self._queue) >= self._deep // 4 and not self._exhausted
+        while enough and len(self._extras) < self._ahead and self._may_ask():
+            self._extras.append(self._thread.submit(self._next_compiled, compiled))
+
+    def _take_extra(self) -> Proposal | None:
+        """None where none was asked for, it is not made yet, or none was found."""
+        if not self._extras or not self._extras[0].done():
+            return None
+        found = self._extras.popleft().result()
+        if found is None and self._left is not None:
+            self._left += 1
+        return found
+
+    def _take_ready(self, ready: Callable[[Plan], bool]) -> Proposal | None:
+        """Out of the queue, of which the first must be made at least. Given plans keep their order."""
+        if self._queue:
+            self._queue[0].result()
         for place, entry in enumerate(self._queue):
             proposal = entry.result() if entry.done() else None
             if proposal is None:  # still being made, or the end: nothing comes after it
-                return place if place == 0 else None
+                return None
             if proposal.given or ready(proposal.plan):
-                return place
+                del self._queue[place]
+                return proposal
         return None
+
+    def _is_over(self) -> bool:
+        """Nothing waits, and nothing can be asked for."""
+        return not self._extras and (not self._queue or self._queue[0].result() is None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing new is made meanwhile: two threads of Python take twice as long for what each does."""
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
 
     def waiting(self) -> list[Plan]:
         """Plans of the queue that are ready to be compiled."""
@@ -218,6 +263,7 @@ class Proposals(Closing):
     # On the thread.
 
     def _tell(self, proposal: Proposal, span_us: float | None) -> None:
+        self._told += 1
         if proposal.choices is not None:
             self._sampler.tell(proposal.choices, span_us)
 
@@ -225,6 +271,23 @@ class Proposals(Closing):
         self._counts.duplicate += 1
         if proposal.choices is not None:
             self._sampler.reject(proposal.choices, invalid=False)
+
+    def _next_compiled(self, compiled: Callable[[Plan], bool]) -> Proposal | None:
+        """One that is compiled; those that are not are withdrawn. None where there is none among FEW.
+
+        None at first, too: what is given, or is every sampler's beginning, is not withdrawn. Nor is what a small space
+        is left with.
+        """
+        if self._told < self._deep or self._is_small():
+            return None
+        for _ in range(FEW):
+            proposal = self._next()
+            if proposal is None or compiled(proposal.plan):
+                return proposal
+            self._seen.discard(proposal.key)
+            if proposal.choices is not None:
+                self._sampler.withdraw(proposal.choices)
+        return None
 
     def _next(self) -> Proposal | None:
         while self._given:
@@ -249,6 +312,7 @@ class Proposals(Closing):
         return None
 
     def _ask(self, rejected: int) -> tuple[Choices, Plan]:
+        self._free.wait()
         with self._timed("ask"):
             return self._sampler.ask() if rejected < PATIENCE else at_random(self._space, self._sampler.draw)
 

@@ -17,6 +17,7 @@ class Draft:
     facts           the problem's facts that rules may ask for
     implied         op → the fields that a config leaves out where they have these values
     fusions         fused kernel → its ops
+    settled         op → impl and config, once every op is configured
     kernels, edges  kernel → its ops (one, unless it is fused), and data edges, in the graph's own issue order: set once
                     every op is configured
     """
@@ -25,6 +26,7 @@ class Draft:
     implied: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     fusions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     configs: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    settled: dict[str, OpPlan] = field(default_factory=dict)
     kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     edges: tuple[EdgeName, ...] = ()
     order: tuple[str, ...] = ()
@@ -39,6 +41,8 @@ class Draft:
         return {op: self.op_plan(op) for op in self.configs}
 
     def op_plan(self, op: str) -> OpPlan:
+        if op in self.settled:
+            return self.settled[op]
         return op_plan(self.configs[op], self.implied.get(op, {}))
 
     def beside(self, op: str) -> list[Mapping[str, Scalar]]:

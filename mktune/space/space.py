@@ -213,7 +213,7 @@ class SearchSpace:
 
     def _derive(self, draft: Draft) -> None:
         """Kernels and data edges: they follow from the configs, finalizers above all."""
-        plans = draft.op_plans()
+        draft.settled = plans = draft.op_plans()
         fused = tuple(draft.fusions)
         draft.kernels = kernel_ops(self.graph, plans, fused)
         names = tuple(draft.kernels)

@@ -53,10 +53,11 @@ class FakeBench(Bench):
     problem: Problem = PROBLEM
     policy: Policy = POLICY
     takes_s: float = 0.0
-    compiled: Callable[[Plan], bool] = lambda plan: True
+    is_ready: Callable[[Plan], bool] = lambda plan: True
     measured: list[Plan] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     promoted: list[Sequence[Plan]] = field(default_factory=list)
     closed: int = 0
     parts: dict[tuple[str, ...], FakeBench] = field(default_factory=dict)
@@ -68,7 +69,11 @@ class FakeBench(Bench):
         self.prepared += [plan.plan_id for plan in plans]
 
     def ready(self, plan: Plan) -> bool:
-        return self.compiled(plan)
+        self.begun.append(plan.plan_id)
+        return self.is_ready(plan)
+
+    def compiled(self, plan: Plan) -> bool:
+        return self.is_ready(plan)
 
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         self.measured.append(plan)

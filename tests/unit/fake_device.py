@@ -24,6 +24,9 @@ class CompiledAlready:
     def ready(self, specs: Sequence[Any]) -> bool:
         return True
 
+    def has(self, specs: Sequence[Any]) -> bool:
+        return True
+
     def wait(self, specs: Sequence[Any]) -> None: ...
 
     def close(self) -> None: ...

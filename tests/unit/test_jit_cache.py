@@ -11,7 +11,7 @@ import pytest
 from mktune.errors import SetupError
 from mktune.jit import build as build_module
 from mktune.jit import nvrtc
-from mktune.jit.build import build
+from mktune.jit.build import build, is_built
 from mktune.jit.cache import KernelCache
 from mktune.jit.source import Source, load, source_fingerprint
 from mktune.launch import CompiledKernel, KernelSpec, SassFacts
@@ -37,6 +37,23 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     cache.write(key(), bare, SOURCE)
     assert cache.read(key(), SPEC) == bare
     assert [path.name for path in tmp_path.glob("kernels/*/*")] == [key()]  # nothing is left beside it
+
+
+def test_what_is_built_is_what_the_cache_has_with_its_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKTUNE_CACHE_DIR", str(tmp_path))
+    spec = KernelSpec("standalone/x.cu", "mktune::x<16>")
+    sources = {(spec.source, spec.prelude): SOURCE}
+    stored = KernelCache.key(spec, SOURCE, "sm_90a", nvrtc.compiler(), nvrtc.options("sm_90a", ()))
+    assert not is_built(spec, "sm_90a", sources)
+    KernelCache().write(stored, replace(KERNEL, spec=spec, facts=None), SOURCE)
+    assert not is_built(spec, "sm_90a", sources)
+    KernelCache().write(stored, replace(KERNEL, spec=spec), SOURCE)
+    assert is_built(spec, "sm_90a", sources)
+    assert not is_built(spec, "sm_100a", sources)
+    assert not is_built(KernelSpec("standalone/none.cu", "mktune::none"), "sm_90a", {})
+    (path,) = tmp_path.glob("kernels/*/*/kernel.cubin")
+    path.write_bytes(b"\x7fELF")
+    assert not is_built(spec, "sm_90a", sources)
 
 
 def test_everything_that_decides_the_result_is_in_the_key() -> None:

@@ -100,6 +100,32 @@ def test_what_is_compiled_or_failed_is_ready_and_asking_starts_it(pool, tmp_path
     (tmp_path / "held.go").touch()
 
 
+def test_asking_what_is_there_starts_nothing(pool, tmp_path):
+    log = tmp_path / "log"
+    spec, other = KernelSpec(str(log), "a"), KernelSpec(str(log), "b")
+    assert not pool.has([spec])
+    assert not pool._jobs
+    pool.wait([spec])
+    assert pool.has([spec])
+    assert not pool.has([spec, other])
+    assert log.read_text().split()[1] == "a"
+    assert pool._jobs.keys() == {spec}
+
+
+def test_what_is_in_the_cache_needs_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_ahead, "is_built", lambda spec, arch, sources: spec.name_expression == "there")
+    pool = CompileAhead("sm_90a", processes=2, host=f"{__name__}:FakeCompiler")
+    there, missing = (KernelSpec(str(tmp_path / "log"), name) for name in ("there", "missing here"))
+    assert pool.has([there])
+    assert pool.ready([there])
+    pool.wait([there])
+    assert not pool._workers
+    assert not pool.has([missing])
+    pool.wait([there, missing])
+    assert (tmp_path / "log").read_text() == "sm_90a missing here () ()\n"
+    pool.close()
+
+
 def test_failures_belong_to_their_kernel(pool, tmp_path):
     log = str(tmp_path / "log")
     for name, status in (("wrong", Status.COMPILE_ERROR), ("dies", Status.CRASH)):

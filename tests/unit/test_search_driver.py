@@ -31,7 +31,7 @@ from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import Budget, Observer, Progress, tune
 from mktune.search.driver import FINALISTS
-from mktune.search.proposals import Proposal, Proposals
+from mktune.search.proposals import DEEP, Proposal, Proposals
 from mktune.search.result import PHASES
 from mktune.search.samplers.base import mixed_seed
 from mktune.store import Store
@@ -137,12 +137,31 @@ def test_a_kernel_that_takes_long_to_compile_holds_nobody_up(store: Store) -> No
         slow.update([plan.plan_id] if len(slow) < 3 else [])
         return plan.plan_id not in slow or len(backend.bench.measured) >= 20
 
-    backend.bench.compiled = compiled
+    backend.bench.is_ready = compiled
     result = search(store, backend, 24)
     order = [trial.plan.plan_id for trial in result.trials]
     assert len(slow) == 3
     assert all(order.index(plan_id) >= 20 for plan_id in slow)
     assert [trial.source for trial in result.trials[:2]] == ["builtin:serial", "builtin:serial+pdl"]
+
+
+def test_while_compilers_are_busy_what_needs_none_is_measured_beside_the_queue(store: Store) -> None:
+    backend = FakeBackend()
+    bench = backend.bench
+    bench.is_ready = lambda plan: not is_slow(plan) or not 50 <= len(bench.measured) < 150
+    result = search(store, backend, 200, space=space_of(None), sampler="local")
+    order = [trial.plan.plan_id for trial in result.trials]
+    assert len(set(order)) == len(order) == 200
+    first, meanwhile, last = ([trial.plan for trial in result.trials[a:b]] for a, b in ((0, 50), (50, 150), (150, 200)))
+    assert any(map(is_slow, first))
+    assert not any(map(is_slow, meanwhile))
+    assert set(bench.begun) <= set(order)  # others were withdrawn before anybody compiled them
+    assert sum(map(is_slow, last)) >= DEEP / 2
+
+
+def is_slow(plan: Plan) -> bool:
+    """Four of five, to compile."""
+    return int(plan.plan_id[:4], 16) % 5 > 0
 
 
 def test_nothing_is_lost_where_every_kernel_takes_long_to_compile(store: Store, tmp_path: Path) -> None:
@@ -153,7 +172,7 @@ def test_nothing_is_lost_where_every_kernel_takes_long_to_compile(store: Store, 
         asked[plan.plan_id] = asked.get(plan.plan_id, 0) + 1
         return asked[plan.plan_id] > 20
 
-    backend.bench.compiled = compiled
+    backend.bench.is_ready = compiled
     space = space_of(path=small_space_file(tmp_path))
     result = search(store, backend, 100, space=space)
     assert result.exhausted == "every valid plan of the space was measured"

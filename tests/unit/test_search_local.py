@@ -43,6 +43,18 @@ def told(sampler: LocalSampler, spans: dict[str, float]) -> dict[str, Choices]:
     return found
 
 
+def test_what_was_withdrawn_may_be_proposed_again() -> None:
+    sampler = OneAtATime(space_of(None), 0)
+    base = told(sampler, {"none": 10.0})["none"]
+    question = {"A0.tile": 1.0}
+    others = [sampler.fresh(base, question)[0] for _ in range(2)]  # it has three options
+    assert {each["A0.tile"] for each in (base, *others)} == set(sampler._options["A0.tile"])
+    sampler.withdraw(others[0])
+    assert sampler.fresh(base, question)[0] == others[0]
+    sampler.withdraw({"never": "proposed"})
+    assert sampler.fresh(base, question)[0] not in (base, *others)
+
+
 def test_a_question_of_few_options_is_changed_as_often_as_one_of_many() -> None:
     changed: Counter[str] = Counter()
     for seed in range(12):

@@ -30,7 +30,7 @@ def test_configs_that_were_slow_alone_are_seldom_tried_in_context(slow_us: float
     for option, choices in configs.items():
         sampler.know_op("A0", choices, slow_us if option == slow else 2.0)
     proposed: Counter[str] = Counter()
-    for _ in range(720):
+    for _ in range(1440):
         choices, _ = sampler.ask()
         sampler.tell(choices, 30.0)  # in context all are equal
         proposed[choices[TILE]] += 1

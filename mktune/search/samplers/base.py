@@ -50,6 +50,10 @@ class Sampler(ABC):
     def reject(self, choices: Choices, invalid: bool) -> None:  # noqa: B027 (few samplers care)
         """A proposal of this sampler was not measured: invalid, or else a duplicate of one that was."""
 
+    def withdraw(self, choices: Choices) -> None:
+        """A proposal of this sampler was not measured, and may be proposed again."""
+        self.reject(choices, invalid=False)
+
     def know_path(self, choices: Choices, path: CriticalPath) -> None:  # noqa: B027 (few samplers want it)
         """What the span of a plan of this space hung on; the plan is better than all before."""
 

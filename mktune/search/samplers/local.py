@@ -158,6 +158,11 @@ class LocalSampler(Sampler):
             if elite[0][1] is choices:
                 self._changed(choices, {})  # what else could have been answered
 
+    def withdraw(self, choices: Choices) -> None:
+        if _name_of(choices) in self._proposed:
+            self._proposed.remove(_name_of(choices))
+            self._tried[choices.get(FUSION, "")] -= 1
+
     def reject(self, choices: Choices, invalid: bool) -> None:
         if invalid:
             self._effects.tell(choices, None)
