@@ -162,7 +162,7 @@ class Proposals(Closing):
                 return found
             found = self._take_extra()
             self._ask_for_extras(compiled)
-            deep = self._deep if found is None else self._deep // 2
+            deep = self._deep if found is None else self._deep // 2  # with extras, compilers need no more ahead
             if self._queue and self._queue[-1].done() and len(self._queue) < deep and self._may_ask():
                 self._ask_for_more()
             if found is not None:
@@ -182,7 +182,7 @@ class Proposals(Closing):
         self._queue.append(self._thread.submit(self._next))
 
     def _ask_for_extras(self, compiled: Callable[[Plan], bool]) -> None:
-        """Some that are compiled, where compilers have enough to do."""
+        """Some that are compiled, unless so few wait that compilers have nothing to do."""
         enough = len(self._queue) >= self._deep // 4 and not self._exhausted
         while enough and len(self._extras) < self._ahead and self._may_ask():
             self._extras.append(self._thread.submit(self._next_compiled, compiled))
