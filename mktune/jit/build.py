@@ -81,9 +81,9 @@ def is_built(spec: KernelSpec, arch: str, sources: Read) -> bool:
     """Whether `build` would find `spec` in the cache, with its facts. Compiles nothing; see `build` for `sources`."""
     try:
         (job,) = _jobs([spec], arch, sources)
+        kernel = KernelCache().read(job.key, spec)
     except MktuneError:  # `build` says why
         return False
-    kernel = KernelCache().read(job.key, spec)
     return kernel is not None and (kernel.facts is not None or nvdisasm() is None)
 
 

@@ -54,7 +54,7 @@ class Source:
 def load(path: str, root: Path | None = None, prelude: str = "") -> Source:
     """The source at `path` under kernels/ with all that it includes, behind the header `prelude` where one is named.
 
-    Raises SetupError where a file is missing, or the package whose templates it includes.
+    Raises SetupError where a file cannot be read, or the package whose templates it includes.
     """
     if prelude:
         text = f'#include "{prelude}"\n#include "{path}"\n'
@@ -103,9 +103,10 @@ def source_fingerprint(specs: Sequence[KernelSpec] | None = None) -> str:
 def _read(file: Path, name: str, by: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         where = f" (included by {by})" if by else ""
-        raise SetupError(f"kernel source {name}{where} cannot be read ({file}): {error.strerror}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SetupError(f"kernel source {name}{where} cannot be read ({file}): {why}") from None
 
 
 def _digest(files: Iterable[tuple[str, str]]) -> str:

@@ -75,9 +75,9 @@ class CompileAhead:
         return all(self._jobs[spec].done() for spec in specs)
 
     def has(self, specs: Sequence[KernelSpec]) -> bool:
-        """As `ready`. Starts nothing."""
+        """Whether `wait` would return at once. Starts nothing."""
         with self._lock:
-            return all(self._knows(spec) and self._jobs[spec].done() for spec in specs)
+            return all(self._knows(spec) and _succeeded(self._jobs[spec]) for spec in specs)
 
     def _knows(self, spec: KernelSpec) -> bool:
         """Whether somebody asked for it before, or it is in the cache."""
@@ -180,6 +180,10 @@ class CompileAhead:
         except CandidateError as error:
             late = error.status == Status.HANG
             raise CandidateError(Status.COMPILE_ERROR if late else error.status, str(error)) from None
+
+
+def _succeeded(job: Future[None]) -> bool:
+    return job.done() and not job.cancelled() and job.exception() is None
 
 
 def _unit(spec: KernelSpec) -> tuple[object, ...]:

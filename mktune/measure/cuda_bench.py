@@ -126,7 +126,7 @@ class CudaBench(Bench):
         try:
             return self._compiler.has(self._specs(plan))
         except MktuneError:
-            return True
+            return False
 
     def measure(self, plan: Plan, incumbent_us: float | None) -> Outcome:
         begin = time.perf_counter()

@@ -2,7 +2,8 @@
 
 One is asked for whenever one has been told, on one thread, so that AHEAD of them wait for the next measurement. What is
 compiled goes first, and where nothing is, more are asked for, up to DEEP: one kernel that takes long to compile holds
-nobody up. Meanwhile some are sought beside the queue that need no compiler.
+nobody up. Meanwhile some are sought beside the queue that need no compiler, which takes a moment each: what is told and
+the queue have their turn in between.
 Where everything is always ready, as with a model, what is proposed depends on the seed and the spans alone.
 """
 
@@ -33,6 +34,8 @@ AHEAD = 4
 DEEP = 24
 """Proposals that wait at most, where none of them is compiled."""
 _LOOK_S = 0.002
+_SEEK_S = 0.1
+"""How long a plan that needs no compiler is sought at a time: what was told waits for that."""
 PATIENCE = 4
 """Rejected proposals of the sampler in a row before chance proposes."""
 FEW, MANY = 40, 1000
@@ -96,6 +99,8 @@ class Proposals(Closing):
         self._free = threading.Event()
         self._free.set()
         self._extras: deque[Future[Proposal | None]] = deque()
+        self._none_at = -1  # how many had been told when none was found
+        self._closed = False
 
     @property
     def invalid(self) -> int:
@@ -182,10 +187,13 @@ class Proposals(Closing):
         self._queue.append(self._thread.submit(self._next))
 
     def _ask_for_extras(self, compiled: Callable[[Plan], bool]) -> None:
-        """Some that are compiled, unless so few wait that compilers have nothing to do."""
-        enough = len(self._queue) >= self._deep // 4 and not self._exhausted
-        while enough and len(self._extras) < self._ahead and self._may_ask():
+        while self._seeks() and len(self._extras) < self._ahead and self._may_ask():
             self._extras.append(self._thread.submit(self._next_compiled, compiled))
+
+    def _seeks(self) -> bool:
+        """Compilers have enough to do; or all that may wait, where none was found since one was told."""
+        enough = self._deep if self._none_at == self._told else self._deep // 4
+        return len(self._queue) >= enough and not self._exhausted
 
     def _take_extra(self) -> Proposal | None:
         """None where none was asked for, it is not made yet, or none was found."""
@@ -197,8 +205,8 @@ class Proposals(Closing):
         return found
 
     def _take_ready(self, ready: Callable[[Plan], bool]) -> Proposal | None:
-        """Out of the queue, of which the first must be made at least. Given plans keep their order."""
-        if self._queue:
+        """Out of the queue, whose first is waited for where there is nothing else. Given plans keep their order."""
+        if self._queue and not self._extras:
             self._queue[0].result()
         for place, entry in enumerate(self._queue):
             proposal = entry.result() if entry.done() else None
@@ -216,8 +224,8 @@ class Proposals(Closing):
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nothing new is made meanwhile: two threads of Python take twice as long for what each does."""
-        self._free.clear()
         try:
+            self._free.clear()
             yield
         finally:
             self._free.set()
@@ -257,7 +265,9 @@ class Proposals(Closing):
         return True
 
     def close(self) -> None:
-        """End the thread with what it does now; may be called twice."""
+        """End the thread; may be called twice."""
+        self._closed = True
+        self._free.set()
         self._thread.shutdown(cancel_futures=True)
 
     # On the thread.
@@ -273,21 +283,24 @@ class Proposals(Closing):
             self._sampler.reject(proposal.choices, invalid=False)
 
     def _next_compiled(self, compiled: Callable[[Plan], bool]) -> Proposal | None:
-        """One that is compiled; those that are not are withdrawn. None where there is none among FEW.
+        """One that is compiled; those that are not are withdrawn. None where none is found in time.
 
         None at first, too: what is given, or is every sampler's beginning, is not withdrawn. Nor is what a small space
         is left with.
         """
-        if self._told < self._deep or self._is_small():
+        if self._told < self._deep or not self._seeks() or self._is_small():
             return None
-        for _ in range(FEW):
+        until = time.monotonic() + _SEEK_S
+        while True:
             proposal = self._next()
             if proposal is None or compiled(proposal.plan):
                 return proposal
             self._seen.discard(proposal.key)
             if proposal.choices is not None:
                 self._sampler.withdraw(proposal.choices)
-        return None
+            if time.monotonic() > until:
+                self._none_at = self._told
+                return None
 
     def _next(self) -> Proposal | None:
         while self._given:
@@ -298,6 +311,8 @@ class Proposals(Closing):
         if self._exhausted:
             return None
         for rejected in range(MANY):
+            if self._closed:
+                return None
             before, invalid = dict(self._timed.seconds), self._counts.invalid
             choices, plan = self._ask(rejected)
             key = self._new(plan, self._counts)

@@ -144,6 +144,9 @@ def test_a_source_is_all_that_it_includes(tmp_path: Path) -> None:
     (tmp_path / "sub/c.cuh").unlink()
     with pytest.raises(SetupError, match=r"sub/c\.cuh \(included by b\.cuh\)"):
         load("a.cu", tmp_path)
+    (tmp_path / "sub/c.cuh").write_bytes(b"int \xe9;\n")
+    with pytest.raises(SetupError, match=r"sub/c\.cuh \(included by b\.cuh\) cannot be read \(.*\): it is not UTF-8"):
+        load("a.cu", tmp_path)
 
 
 def test_fingerprints_differ_by_source() -> None:

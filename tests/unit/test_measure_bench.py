@@ -105,6 +105,11 @@ class FakeCompiler:
     def submit(self, plan_id):
         self.submitted.append(plan_id)
 
+    def ready(self, plan_id):
+        return True
+
+    has = ready
+
     def wait(self, plan_id):
         if fault := self.faults.get(plan_id):
             raise fault
@@ -165,6 +170,17 @@ def test_a_kernel_that_does_not_compile_never_reaches_the_gpu(bench):
     bench._compiler.faults[plan.plan_id] = InputError("this kernel has no weights to prefetch")
     assert bench.measure(plan, None).status == Status.BUILD_ERROR
     assert bench._worker.asked == []
+
+
+def test_a_plan_that_has_no_kernels_is_ready_to_fail_and_not_compiled(bench, monkeypatch):
+    assert bench.compiled(BUILTINS["serial"])
+
+    def specs(_):
+        raise MktuneError("no such kernel")
+
+    monkeypatch.setattr(bench, "_specs", specs)
+    assert bench.ready(BUILTINS["serial"])
+    assert not bench.compiled(BUILTINS["serial"])
 
 
 def test_a_machine_that_fails_is_not_the_candidates_fault(bench):

@@ -112,6 +112,14 @@ def test_asking_what_is_there_starts_nothing(pool, tmp_path):
     assert pool._jobs.keys() == {spec}
 
 
+def test_what_failed_is_not_there(pool, tmp_path):
+    wrong = [KernelSpec(str(tmp_path / "log"), "wrong")]
+    with pytest.raises(CandidateError):
+        pool.wait(wrong)
+    assert pool.ready(wrong)  # `wait` says at once what is wrong with it
+    assert not pool.has(wrong)
+
+
 def test_what_is_in_the_cache_needs_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_ahead, "is_built", lambda spec, arch, sources: spec.name_expression == "there")
     pool = CompileAhead("sm_90a", processes=2, host=f"{__name__}:FakeCompiler")

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 from fake_bench import space_of
 
+from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
-from mktune.search.samplers.staged import RANKED, StagedSampler
+from mktune.search.samplers.staged import GRAPH_ONLY, RANKED, StagedSampler
 from mktune.space import Choices
 
 TILE = "A0.tile"
@@ -50,6 +51,31 @@ def test_the_best_config_of_each_kind_is_tried_in_context_however_many_of_anothe
     assert better in ranked
     assert sum(choices == common[0] for choices in ranked) > 100  # what is best alone comes most often
     assert common[-1] not in ranked
+
+
+def test_the_graph_alone_is_changed_as_often_whatever_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = space_of(None)
+    sampler = StagedSampler(space, seed=0)
+    sampler.know_op("A0", at_random(space.configs_of("A0"), random.Random(0))[0], 2.0)
+    told = Counter[str]()
+    kind, fresh = "", sampler.fresh
+
+    def noted(base: Choices, weights: dict[str, float]) -> tuple[Choices, Plan]:
+        nonlocal kind
+        kind = "all" if any(map(space.is_config, weights)) else "graph"
+        return fresh(base, weights)
+
+    monkeypatch.setattr(sampler, "fresh", noted)
+    for number in range(4 * GRAPH_ONLY):
+        kind = "start or jump"
+        choices, _ = sampler.ask()
+        if kind == "graph" and number % 2:
+            sampler.withdraw(choices)
+        else:
+            sampler.tell(choices, 20.0)
+            told[kind] += 1
+    assert told["graph"] == GRAPH_ONLY
+    assert told["all"] > 0
 
 
 def test_ops_that_take_long_alone_have_their_turn_more_often() -> None:

@@ -65,6 +65,11 @@ class StagedSampler(LocalSampler):
             return self._noted(*self._changed({**base, **self._ranked()}, {}))
         return self.fresh(base, dict.fromkeys(base, 1.0))
 
+    def withdraw(self, choices: Choices) -> None:
+        super().withdraw(choices)
+        if self._changes <= GRAPH_ONLY:
+            self._changes = max(0, self._changes - 1)
+
     def _structures(self) -> Iterator[tuple[Choices, Choices]]:
         """The built-in plans with every op's best config, as far as the space has them, and what to change in them: the
         last one again with whatever can be fused."""
