@@ -120,9 +120,9 @@ def decide(measured: Sequence[Arm], samples: Samples) -> Decision:
     short = [arm.name for arm in present if len(samples[arm.name]) < MIN_PAIRS]
     assert not short, f"fewer than {MIN_PAIRS} pairs: {short}"
     noise = noise_of(guards, samples)
-    baseline = _tied(guards, samples, noise)[0]
+    baseline = _tied(guards, samples)[0]
     candidates = [arm for arm in present if arm.role in ("finalist", "structure")]
-    tied = _tied(candidates, samples, noise) if candidates else []
+    tied = _tied(candidates, samples) if candidates else []
     better = [arm for arm in tied if _beats(arm, baseline, samples, noise)]
     rest = [arm for arm in by_span(candidates, samples) if arm not in tied and _beats(arm, baseline, samples, noise)]
     return Decision(
@@ -157,19 +157,18 @@ def _by_span_after(first: Arm, guards: Sequence[Arm], samples: Samples) -> list[
     return [first, *(arm for arm in by_span(guards, samples) if arm is not first)]
 
 
-def _tied(found: Sequence[Arm], samples: Samples, noise: float) -> list[Arm]:
+def _tied(found: Sequence[Arm], samples: Samples) -> list[Arm]:
     """The fastest of `found` and all that cannot be told from it, simplest first."""
     fastest = by_span(found, samples)[0]
     return sorted(
-        (arm for arm in found if arm is fastest or _ties(arm, fastest, samples, noise)),
+        (arm for arm in found if arm is fastest or _ties(arm, fastest, samples)),
         key=lambda arm: simplicity(arm.plan),
     )
 
 
-def _ties(arm: Arm, other: Arm, samples: Samples, noise: float) -> bool:
+def _ties(arm: Arm, other: Arm, samples: Samples) -> bool:
     """Not surely slower by more than the band: the fastest of several is so by luck as well."""
-    ratio = paired_ratio(samples[arm.name], samples[other.name])
-    return ratio.low - 1.0 <= max(TIE_BAND, noise)
+    return paired_ratio(samples[arm.name], samples[other.name]).low - 1.0 <= TIE_BAND
 
 
 def _beats(arm: Arm, baseline: Arm, samples: Samples, noise: float) -> bool:

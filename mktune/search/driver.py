@@ -14,6 +14,7 @@ from mktune.backends.base import Backend, Bench, Problem
 from mktune.errors import NothingFoundError
 from mktune.graph.builtin import builtin_plans
 from mktune.jit.fingerprint import is_own_build
+from mktune.measure.narrowing import SURELY_SLOWER
 from mktune.measure.promotion import TIE_BAND, Arm, check_builtins, simplicity
 from mktune.plan import Plan
 from mktune.search.benches import Benches
@@ -27,7 +28,7 @@ from mktune.search.samplers.base import make_sampler
 from mktune.search.stopping import Stop, Stopped
 from mktune.space import SearchSpace
 from mktune.store.owner import this_process
-from mktune.trial import BUILTIN, Policy, Status, Trial, Winner
+from mktune.trial import BUILTIN, SHIPPED, Measurement, Policy, Status, Trial, Winner
 
 if TYPE_CHECKING:
     from mktune.store import Merged, Store, Study
@@ -162,19 +163,27 @@ def _handing_over_soon() -> Iterator[None]:
 
 
 def choose_finalists(trials: Sequence[Trial], policy: Policy) -> list[Plan]:
-    """The fastest trials under `policy`, and the simplest of those that screening cannot tell from the fastest.
+    """The fastest trials under `policy`, what ships, and the simplest of those that screening cannot tell from the
+    fastest.
 
     Among plans that are equally fast, chance decides which come first in a screening. The simplest is the one that wins
-    a tie, so it takes part whatever its place: two searches of the same plans end with the same winner.
+    a tie, so it takes part whatever its place: two searches of the same plans end with the same winner. What ships has
+    won a promotion before, and screening flatters the best of hundreds: it takes part unless it is clearly slower.
     """
     ranked = ranking(trials, policy)
     if not ranked:
         return []
     fastest = ranked[0][0]
-    tied = [plan for measured, plan in ranked if measured.low_us <= fastest.high_us * (1.0 + TIE_BAND)]
-    found = [plan for _, plan in ranked[:FINALISTS]]
-    simplest = min(tied, key=simplicity)
-    return found if simplest in found else [*found[: FINALISTS - 1], simplest]
+    ships = {trial.plan for trial in trials if trial.source == SHIPPED}
+    wanted = [plan for measured, plan in ranked if plan in ships and _is_near(measured, fastest, SURELY_SLOWER)]
+    tied = [plan for measured, plan in ranked if _is_near(measured, fastest, TIE_BAND)]
+    chosen = list(dict.fromkeys([*wanted, min(tied, key=simplicity), *(plan for _, plan in ranked)]))[:FINALISTS]
+    return [plan for _, plan in ranked if plan in chosen]
+
+
+def _is_near(measured: Measurement, fastest: Measurement, band: float) -> bool:
+    """Not surely slower by more than the band."""
+    return measured.low_us <= fastest.high_us * (1.0 + band)
 
 
 @dataclass
