@@ -84,11 +84,12 @@ class Bench(Closing):
         """Start compiling these plans in the background, so that `measure` finds them warm. Returns at once."""
 
     def ready(self, plan: Plan) -> bool:
-        """Whether `measure` would find this plan compiled. Starts compiling it where nobody has."""
+        """Whether `measure` would wait for no compiler. Starts compiling the plan where nobody has."""
         return True
 
     def compiled(self, plan: Plan) -> bool:
-        """Whether `measure` would find this plan compiled. Starts nothing."""
+        """Whether all kernels of the plan are there: none failed, none is missing. Starts nothing, and may be asked on
+        another thread while `measure` runs."""
         return True
 
     @abstractmethod

@@ -58,10 +58,10 @@ def build(
         kernel = cache.read(job.key, job.spec)
         if kernel is None:
             missing.append(job)
-        elif reads and kernel.facts is None:
-            made.append((job, kernel))
-        else:
+        elif _is_whole(kernel, reads):
             found[job.spec] = kernel
+        else:
+            made.append((job, kernel))
     failed: CandidateError | None = None
     for jobs in _programs(missing):
         try:
@@ -84,7 +84,12 @@ def is_built(spec: KernelSpec, arch: str, sources: Read) -> bool:
         kernel = KernelCache().read(job.key, spec)
     except MktuneError:  # `build` says why
         return False
-    return kernel is not None and (kernel.facts is not None or nvdisasm() is None)
+    return kernel is not None and _is_whole(kernel, nvdisasm() is not None)
+
+
+def _is_whole(kernel: CompiledKernel, reads: bool) -> bool:
+    """Its facts are there, or nobody wants or can read them."""
+    return kernel.facts is not None or not reads
 
 
 def _jobs(specs: Sequence[KernelSpec], arch: str, sources: Read) -> list[_Job]:

@@ -47,14 +47,14 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the paths and texts of all files."""
+        """sha256 over the paths and texts of all files; in the key of every kernel that is compiled from it."""
         return _digest(self.files)
 
 
 def load(path: str, root: Path | None = None, prelude: str = "") -> Source:
     """The source at `path` under kernels/ with all that it includes, behind the header `prelude` where one is named.
 
-    Raises SetupError where a file cannot be read, or the package whose templates it includes.
+    Raises SetupError where a file cannot be read, or where the package is missing whose templates it includes.
     """
     if prelude:
         text = f'#include "{prelude}"\n#include "{path}"\n'

@@ -62,8 +62,9 @@ class CompileAhead:
 
     def submit(self, specs: Sequence[KernelSpec]) -> None:
         """Start compiling those of `specs` that nobody asked for before and that are not there. Returns at once."""
+        self._note_built(specs)
         with self._lock:
-            new = [spec for spec in dict.fromkeys(specs) if not self._knows(spec)]
+            new = [spec for spec in dict.fromkeys(specs) if spec not in self._jobs]
             for spec in new:
                 self._jobs[spec] = self._waiting[spec] = Future()
         for _ in new:
@@ -76,18 +77,17 @@ class CompileAhead:
 
     def has(self, specs: Sequence[KernelSpec]) -> bool:
         """Whether `wait` would return at once. Starts nothing."""
-        with self._lock:
-            return all(self._knows(spec) and _succeeded(self._jobs[spec]) for spec in specs)
+        self._note_built(specs)
+        return all(spec in self._jobs and _succeeded(self._jobs[spec]) for spec in specs)
 
-    def _knows(self, spec: KernelSpec) -> bool:
-        """Whether somebody asked for it before, or it is in the cache."""
-        if spec in self._jobs:
-            return True
-        if not is_built(spec, self._arch, self._sources):
-            return False
-        self._jobs[spec] = Future()
-        self._jobs[spec].set_result(None)
-        return True
+    def _note_built(self, specs: Sequence[KernelSpec]) -> None:
+        """What nobody asked for before and is in the cache is done. Reads files: nobody else waits for that."""
+        for spec in specs:
+            if spec not in self._jobs and is_built(spec, self._arch, self._sources):
+                done: Future[None] = Future()
+                done.set_result(None)
+                with self._lock:
+                    self._jobs.setdefault(spec, done)
 
     def wait(self, specs: Sequence[KernelSpec], seconds: float = SECONDS) -> None:
         """Wait until all of `specs` are in the cache.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mktune.measure.promotion import Arm, Decision, Samples, by_span, noise_of
-from mktune.measure.stats import median, paired_ratio
+from mktune.measure.promotion import Arm, Decision, Samples, behind, by_span, noise_of
+from mktune.measure.stats import median
 
 FIRST_PAIRS = 8
 SURELY_SLOWER = 0.03  # six times the tie band; one plan's spans in two processes lay up to 1.4 % apart on an H200
@@ -65,7 +65,7 @@ def surely_slower(arms: Sequence[Arm], samples: Samples) -> list[Arm]:
     if not candidates:
         return []
     fastest, margin = by_span(candidates, samples)[0], _margin(arms, samples)
-    return [arm for arm in candidates if _behind(samples[arm.name], samples[fastest.name], margin)]
+    return [arm for arm in candidates if behind(samples[arm.name], samples[fastest.name], margin)]
 
 
 def may_return(found: Compared, decision: Decision, chosen: Arm | None) -> bool:
@@ -78,13 +78,9 @@ def may_return(found: Compared, decision: Decision, chosen: Arm | None) -> bool:
     if chosen.name in decision.ties:
         return False
     ours, margin = found.samples[chosen.name], _margin(found.arms, found.samples)
-    return not all(_behind(samples, ours[: len(samples)], margin) for samples in found.left.values())
+    return not all(behind(samples, ours[: len(samples)], margin) for samples in found.left.values())
 
 
 def _margin(arms: Sequence[Arm], samples: Samples) -> float:
     guards = [arm for arm in arms if arm.role == "builtin"]
     return max(SURELY_SLOWER, _NOISES * noise_of(guards, samples) if guards else 0.0)
-
-
-def _behind(ours: Sequence[float], theirs: Sequence[float], margin: float) -> bool:
-    return paired_ratio(ours, theirs).low - 1.0 > margin

@@ -167,8 +167,13 @@ def _tied(found: Sequence[Arm], samples: Samples) -> list[Arm]:
 
 
 def _ties(arm: Arm, other: Arm, samples: Samples) -> bool:
-    """Not surely slower by more than the band: the fastest of several is so by luck as well."""
-    return paired_ratio(samples[arm.name], samples[other.name]).low - 1.0 <= TIE_BAND
+    """Whatever the noise: the fastest of several is so by luck as well."""
+    return not behind(samples[arm.name], samples[other.name], TIE_BAND)
+
+
+def behind(ours: Sequence[float], theirs: Sequence[float], band: float) -> bool:
+    """Surely slower by more than `band`, a fraction of theirs. Paired samples."""
+    return paired_ratio(ours, theirs).low - 1.0 > band
 
 
 def _beats(arm: Arm, baseline: Arm, samples: Samples, noise: float) -> bool:

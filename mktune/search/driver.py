@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ FINALISTS = 10
 tell apart is up to a percent apart."""
 
 SWITCH_S = 0.001
-"""After which a thread of Python hands over to another that waits."""
+"""Seconds after which a thread of Python hands over to another that waits: a proposal takes 2 to 8 ms."""
 
 
 def tune(
@@ -126,7 +126,7 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
     if how.promotes:
         given += known_plans(store, space, backends[0], how.neighbours, how.shipped)
     given += [(trial.source, trial.plan) for trial in failed if not trial.source.startswith(BUILTIN)]
-    search = _Search(loop, builtins)
+    search = _Search(loop, builtins, {plan.plan_id for source, plan in given if source == SHIPPED})
     with (
         _handing_over_soon(),
         Proposals(space, sampler, study.sampler, given, limit, len(backends)) as proposals,
@@ -153,7 +153,8 @@ def _search(space: SearchSpace, backends: Sequence[Backend], loop: Loop, how: _H
 
 @contextmanager
 def _handing_over_soon() -> Iterator[None]:
-    """While one thread proposes, another that stores waits for it at every file it writes: 5 ms each time, else."""
+    """While one thread proposes, another waits for it whenever it comes back from a file or a worker: 5 ms each time,
+    else. (While a trial is stored, a dozen times, `Proposals.held` keeps the one from proposing.)"""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -162,9 +163,9 @@ def _handing_over_soon() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def choose_finalists(trials: Sequence[Trial], policy: Policy) -> list[Plan]:
-    """The fastest trials under `policy`, what ships, and the simplest of those that screening cannot tell from the
-    fastest.
+def choose_finalists(trials: Sequence[Trial], policy: Policy, ships: Collection[str] = ()) -> list[Plan]:
+    """The fastest trials under `policy`, what ships (plan ids), and the simplest of those that screening cannot tell
+    from the fastest.
 
     Among plans that are equally fast, chance decides which come first in a screening. The simplest is the one that wins
     a tie, so it takes part whatever its place: two searches of the same plans end with the same winner. What ships has
@@ -174,24 +175,26 @@ def choose_finalists(trials: Sequence[Trial], policy: Policy) -> list[Plan]:
     if not ranked:
         return []
     fastest = ranked[0][0]
-    ships = {trial.plan for trial in trials if trial.source == SHIPPED}
-    wanted = [plan for measured, plan in ranked if plan in ships and _is_near(measured, fastest, SURELY_SLOWER)]
+    shipped = [p for measured, p in ranked if p.plan_id in ships and _is_near(measured, fastest, SURELY_SLOWER)]
     tied = [plan for measured, plan in ranked if _is_near(measured, fastest, TIE_BAND)]
-    chosen = list(dict.fromkeys([*wanted, min(tied, key=simplicity), *(plan for _, plan in ranked)]))[:FINALISTS]
-    return [plan for _, plan in ranked if plan in chosen]
+    plans = [plan for _, plan in ranked]
+    first = (plans[0], min(tied, key=simplicity), *shipped, *plans)
+    chosen = list(dict.fromkeys(plan.plan_id for plan in first))[:FINALISTS]
+    return [plan for plan in plans if plan.plan_id in chosen]
 
 
 def _is_near(measured: Measurement, fastest: Measurement, band: float) -> bool:
-    """Not surely slower by more than the band."""
+    """Not surely slower by more than the band, as far as one screening each can tell."""
     return measured.low_us <= fastest.high_us * (1.0 + band)
 
 
 @dataclass
 class _Search:
-    """How a search ends: the built-in plans that everything is judged by, and the winner."""
+    """How a search ends: the built-in plans that everything is judged by, ids of what ships, and the winner."""
 
     loop: Loop
     builtins: dict[str, Plan]
+    ships: Collection[str]
     kept: Merged | None = None
     judged: bool = False
     began: float = field(default_factory=lambda: time.perf_counter())
@@ -212,7 +215,7 @@ class _Search:
     def promote(self, bench: Bench, proposals: Proposals) -> Winner:
         """Measure the best once more beside the built-in plans and store what should be served."""
         loop = self.loop
-        finalists = choose_finalists(loop.trials, bench.policy)
+        finalists = choose_finalists(loop.trials, bench.policy, self.ships)
         if not finalists:
             raise NothingFoundError(f"no trial of {len(loop.trials)} succeeded: {loop.first_reason()}")
         loop.observer.progress(loop.progress(proposals, "promote", "promote"))

@@ -34,19 +34,18 @@ REFIT = 200
 """Effects are fitted anew when one more span in so many was told: of a thousand the next one tells little."""
 
 Pair = tuple[str, str]
-"""Question, by its stem, and option."""
+"""Question and option; in what has an effect, the question by its stem."""
 Part = tuple[Pair, ...]
 """What has an effect: an option, or two of the same op or kernel, in order."""
 
 
 @dataclass
-class _Beliefs:
-    """Mean and standard deviation of each pair that was asked for `beside` a plan's choices, which must not change.
+class _Posterior:
+    """Mean and standard deviation of each pair that was asked for beside a plan's choices.
 
     others  those choices, by op or kernel
     """
 
-    beside: Mapping[str, str]
     others: Mapping[str, Sequence[Pair]]
     of: dict[Pair, tuple[float, float]] = field(default_factory=dict)
 
@@ -63,8 +62,8 @@ class Effects:
         self._effect: list[float] = []
         self._variance: list[float] = []
         self._scatter = self._spread = PRIOR
-        self._untold = 0  # spans since the last fit
-        self._beliefs: dict[int, _Beliefs] = {}  # since then, by the identity of what stands beside
+        self._unfitted = 0  # spans told since the last fit
+        self._posteriors: dict[tuple[Pair, ...], _Posterior] = {}  # since then, by what stands beside
 
     def tell(self, choices: Mapping[str, str], span_us: float | None) -> None:
         """A plan took so long; None: it failed."""
@@ -72,24 +71,25 @@ class Effects:
         self._parts.extend(self._number.setdefault(part, len(self._number)) for part in parts)
         self._plans.extend([len(self._spans)] * len(parts))
         self._spans.append(None if span_us is None else math.log(span_us))
-        self._untold += 1
+        self._unfitted += 1
 
     def drawn(self, pairs: Iterable[Pair], beside: Mapping[str, str], draw: random.Random) -> dict[Pair, float]:
         """An effect for each pair in a plan that is else as `beside`, drawn from what is believed of it: its own, and
         those together with what stands beside it on the same op or kernel.
 
-        Of what was seldom tried little is believed: then draws lie far apart.
+        Of what was seldom tried little is believed: then draws lie far apart (Thompson sampling).
         """
-        if self._untold > len(self._spans) // REFIT:
+        if self._unfitted > len(self._spans) // REFIT:
             self._fit()
-        if id(beside) not in self._beliefs:
-            self._beliefs[id(beside)] = _Beliefs(beside, _by_place(beside))
-        beliefs = self._beliefs[id(beside)]
+        key = tuple(beside.items())
+        if key not in self._posteriors:
+            self._posteriors[key] = _Posterior(_by_place(beside))
+        posterior = self._posteriors[key]
         found = {}
         for pair in pairs:
-            if pair not in beliefs.of:
-                beliefs.of[pair] = self._belief(*pair, beliefs.others)
-            found[pair] = draw.gauss(*beliefs.of[pair])
+            if pair not in posterior.of:
+                posterior.of[pair] = self._belief(*pair, posterior.others)
+            found[pair] = draw.gauss(*posterior.of[pair])
         return found
 
     def _belief(self, name: str, option: str, others: Mapping[str, Sequence[Pair]]) -> tuple[float, float]:
@@ -107,7 +107,7 @@ class Effects:
         return effect, math.sqrt(variance)
 
     def _fit(self) -> None:
-        self._untold, self._beliefs = 0, {}
+        self._unfitted, self._posteriors = 0, {}
         plans, parts = np.frombuffer(self._plans, np.int64), np.frombuffer(self._parts, np.int64)
         seen = np.bincount(parts, minlength=len(self._number))
         self._fitted = np.pad(self._fitted, (0, len(seen) - len(self._fitted)))

@@ -1,14 +1,14 @@
 """Valid, new plans, prepared ahead of the measurement on a thread of their own, so that the GPU never waits for them.
 
-One is asked for whenever one has been told, on one thread, so that AHEAD of them wait for the next measurement. What is
-compiled goes first, and where nothing is, more are asked for, up to DEEP: one kernel that takes long to compile holds
-nobody up. Meanwhile some are sought beside the queue that need no compiler, which takes a moment each: what is told and
-the queue have their turn in between.
+When a measurement begins, so many are asked for that AHEAD - 1 wait behind it. What is compiled goes first, and where
+nothing is, more are asked for, up to DEEP: one kernel that takes long to compile holds nobody up. Once compilers have
+enough to do, others are sought beside the queue that need none (`search.extras`).
 Where everything is always ready, as with a model, what is proposed depends on the seed and the spans alone.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -23,6 +23,7 @@ from mktune.errors import PlanError, SpaceError
 from mktune.lowering.graph import runs_as
 from mktune.phases import Phases
 from mktune.plan import Plan
+from mktune.search.extras import Extras
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, SearchSpace
 from mktune.trace import CriticalPath
@@ -30,12 +31,10 @@ from mktune.trial import BUILTIN
 from mktune.validity import check
 
 AHEAD = 4
-"""Proposals that wait, compiled or compiling, behind the one that is measured."""
+"""Proposals at hand when a measurement ends, compiled or compiling; and as many at most that need no compiler."""
 DEEP = 24
-"""Proposals that wait at most, where none of them is compiled."""
+"""Proposals of the queue at most, where none of them is compiled."""
 _LOOK_S = 0.002
-_SEEK_S = 0.1
-"""How long a plan that needs no compiler is sought at a time: what was told waits for that."""
 PATIENCE = 4
 """Rejected proposals of the sampler in a row before chance proposes."""
 FEW, MANY = 40, 1000
@@ -83,7 +82,7 @@ class Proposals(Closing):
         at_once: int = 1,
     ) -> None:
         self._space, self._sampler, self._name = space, sampler, name
-        self._left, self._told = limit, 0
+        self._left = math.inf if limit is None else limit  # to be taken
         self._ahead, self._deep = AHEAD + 2 * (at_once - 1), DEEP * at_once
         self._given = deque(given)
         self._seen: set[str] = set()
@@ -98,8 +97,7 @@ class Proposals(Closing):
         self._queue: deque[Future[Proposal | None]] = deque()
         self._free = threading.Event()
         self._free.set()
-        self._extras: deque[Future[Proposal | None]] = deque()
-        self._none_at = -1  # how many had been told when none was found
+        self._extras = Extras(self._thread, self._seeks, self._next_of_many, self._withdraw)
         self._closed = False
 
     @property
@@ -162,14 +160,7 @@ class Proposals(Closing):
                 self.refill(self._ahead)
             if self._is_over():
                 return None
-            found = self._take_ready(ready)
-            if found is not None:
-                return found
-            found = self._take_extra()
-            self._ask_for_extras(compiled)
-            deep = self._deep if found is None else self._deep // 2  # with extras, compilers need no more ahead
-            if self._queue and self._queue[-1].done() and len(self._queue) < deep and self._may_ask():
-                self._ask_for_more()
+            found = self._take_ready(ready) or self._take_beside(compiled)
             if found is not None:
                 return found
             time.sleep(_LOOK_S)
@@ -186,44 +177,45 @@ class Proposals(Closing):
     def _ask_for_more(self) -> None:
         self._queue.append(self._thread.submit(self._next))
 
-    def _ask_for_extras(self, compiled: Callable[[Plan], bool]) -> None:
+    def _take_beside(self, compiled: Callable[[Plan], bool]) -> Proposal | None:
+        """An extra, if one was found; and have more sought, and one more of the queue made."""
+        found = self._extras.take()
+        self._left -= found is not None
         while self._seeks() and len(self._extras) < self._ahead and self._may_ask():
-            self._extras.append(self._thread.submit(self._next_compiled, compiled))
-
-    def _seeks(self) -> bool:
-        """Compilers have enough to do; or all that may wait, where none was found since one was told."""
-        enough = self._deep if self._none_at == self._told else self._deep // 4
-        return len(self._queue) >= enough and not self._exhausted
-
-    def _take_extra(self) -> Proposal | None:
-        """None where none was asked for, it is not made yet, or none was found."""
-        if not self._extras or not self._extras[0].done():
-            return None
-        found = self._extras.popleft().result()
-        if found is None and self._left is not None:
-            self._left += 1
+            self._extras.ask(compiled)
+        deep = self._deep if found is None else self._deep // 2  # with extras, compilers need not have so much ahead
+        if self._queue and self._queue[-1].done() and len(self._queue) < deep and self._may_ask():
+            self._ask_for_more()
         return found
 
+    def _seeks(self) -> bool:
+        """Whether extras are wanted: compilers have enough to do; or as much as may wait, where none was found lately.
+
+        Not at first: what is given, or is every sampler's beginning, is not withdrawn.
+        """
+        enough = self._deep if self._extras.none_lately else self._deep // 4
+        begun = self._sampler.can_withdraw and self._extras.told >= self._deep
+        return begun and len(self._queue) >= enough and not self._exhausted
+
     def _take_ready(self, ready: Callable[[Plan], bool]) -> Proposal | None:
-        """Out of the queue, whose first is waited for where there is nothing else. Given plans keep their order."""
-        if self._queue and not self._extras:
-            self._queue[0].result()
+        """Out of the queue. Given plans keep their order."""
         for place, entry in enumerate(self._queue):
             proposal = entry.result() if entry.done() else None
             if proposal is None:  # still being made, or the end: nothing comes after it
                 return None
             if proposal.given or ready(proposal.plan):
                 del self._queue[place]
+                self._left -= 1
                 return proposal
         return None
 
     def _is_over(self) -> bool:
-        """Nothing waits, and nothing can be asked for."""
+        """Nothing waits, and nothing can be asked for. Waits for the first of the queue where there is nothing else."""
         return not self._extras and (not self._queue or self._queue[0].result() is None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing new is made meanwhile: two threads of Python take twice as long for what each does."""
+        """No proposal is begun meanwhile: two threads of Python take twice as long for what each does."""
         try:
             self._free.clear()
             yield
@@ -252,20 +244,14 @@ class Proposals(Closing):
 
     def skip(self, proposal: Proposal) -> None:
         """A proposal that was taken is not measured: another process of the study has its plan."""
-        if self._left is not None:
-            self._left += 1
+        self._left += 1
         self._thread.submit(self._skip, proposal)
 
     def _may_ask(self) -> bool:
-        if self._left is None:
-            return True
-        if self._left <= 0:
-            return False
-        self._left -= 1
-        return True
+        return len(self._queue) + len(self._extras) < self._left
 
     def close(self) -> None:
-        """End the thread; may be called twice."""
+        """End the thread with the proposal that is made now; may be called twice."""
         self._closed = True
         self._free.set()
         self._thread.shutdown(cancel_futures=True)
@@ -273,7 +259,8 @@ class Proposals(Closing):
     # On the thread.
 
     def _tell(self, proposal: Proposal, span_us: float | None) -> None:
-        self._told += 1
+        if not proposal.given:
+            self._extras.note()
         if proposal.choices is not None:
             self._sampler.tell(proposal.choices, span_us)
 
@@ -282,25 +269,14 @@ class Proposals(Closing):
         if proposal.choices is not None:
             self._sampler.reject(proposal.choices, invalid=False)
 
-    def _next_compiled(self, compiled: Callable[[Plan], bool]) -> Proposal | None:
-        """One that is compiled; those that are not are withdrawn. None where none is found in time.
+    def _next_of_many(self) -> Proposal | None:
+        """As `_next`; None in a small space, of which all is wanted in the end."""
+        return None if self._is_small() else self._next()
 
-        None at first, too: what is given, or is every sampler's beginning, is not withdrawn. Nor is what a small space
-        is left with.
-        """
-        if self._told < self._deep or not self._seeks() or self._is_small():
-            return None
-        until = time.monotonic() + _SEEK_S
-        while True:
-            proposal = self._next()
-            if proposal is None or compiled(proposal.plan):
-                return proposal
-            self._seen.discard(proposal.key)
-            if proposal.choices is not None:
-                self._sampler.withdraw(proposal.choices)
-            if time.monotonic() > until:
-                self._none_at = self._told
-                return None
+    def _withdraw(self, proposal: Proposal) -> None:
+        self._seen.discard(proposal.key)
+        if proposal.source == self._name and proposal.choices is not None:
+            self._sampler.withdraw(proposal.choices)
 
     def _next(self) -> Proposal | None:
         while self._given:

@@ -118,6 +118,16 @@ def test_a_tuned_plan_slower_than_the_default_is_never_stored():
     assert all(arm.role == "builtin" for arm in decision.ranked)
 
 
+def test_what_is_surely_slower_by_more_than_the_band_is_no_tie_however_noisy_the_built_in_plans_are():
+    found = arms([candidate(1), candidate(2)], BUILTINS)
+    near = {candidate(1).plan_id[:12]: 30.0, candidate(2).plan_id[:12]: 30.3}
+    samples = measured(found, spans_of(found, near, SLOW), 0.002, 5)
+    again = [span * (1.04 if i < 16 else 1.0) for i, span in enumerate(samples["branches+pdl again"])]
+    decision = decide(found, {**samples, "branches+pdl again": again})
+    assert decision.noise > 0.03
+    assert decision.ties == (candidate(1).plan_id[:12],)
+
+
 def test_in_a_tie_the_simpler_plan_wins():
     simple, complicated = candidate(1, "serial"), candidate(2, "branches+pdl")
     assert simplicity(simple) < simplicity(complicated)

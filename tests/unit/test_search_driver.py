@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from mktune.errors import InputError, MktuneError, NothingFoundError, SetupError
 from mktune.graph.builtin import builtin_plans
 from mktune.plan import Plan
 from mktune.search import Budget, Observer, Progress, tune
-from mktune.search.driver import FINALISTS
+from mktune.search.driver import FINALISTS, SWITCH_S
 from mktune.search.proposals import DEEP, Proposal, Proposals
 from mktune.search.result import PHASES
 from mktune.search.samplers.base import mixed_seed
@@ -433,6 +435,23 @@ def test_the_time_of_a_search_is_told_by_phase_and_by_what_the_bench_did(store: 
     assert data["measuring_seconds"] == pytest.approx(
         seconds["measure"] + seconds["promote"] + alone["measure"], abs=1e-5
     )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_hand_over_sooner_during_a_search_and_as_before_after_it(store: Store, fails: bool) -> None:
+    before, during = sys.getswitchinterval(), set[float]()
+
+    def answer(plan: Plan) -> Outcome:
+        during.add(sys.getswitchinterval())
+        if fails:
+            raise SetupError("the GPU fell off the bus")
+        return ok(spans(plan))
+
+    with pytest.raises(SetupError) if fails else nullcontext():
+        search(store, FakeBackend(answer), 4)
+    assert during == {SWITCH_S}
+    assert during != {before}
+    assert sys.getswitchinterval() == before
 
 
 def test_asking_overlaps_measuring(store: Store) -> None:

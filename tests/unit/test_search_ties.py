@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from mktune.measure.promotion import simplicity
 from mktune.search import Budget, TuneResult, driver, tune
 from mktune.search.driver import choose_finalists
 from mktune.store import Store
-from mktune.trial import SHIPPED, Measurement, Outcome, Policy, Status, Trial
+from mktune.trial import Measurement, Outcome, Policy, Status, Trial
 
 BUILTINS = [plan.json for plan in builtin_plans(WORKLOAD, ("A0", "B0"), SHAPE, "sm_90a").values()]
 NOISE = 0.01
@@ -122,9 +121,9 @@ def test_the_simplest_of_the_fastest_and_what_ships_are_finalists_whatever_their
     assert chosen[-1] == plans[0]
     apart = [trial(i, plan, 20.0 + 1.0 * (len(plans) - i), 0.002) for i, plan in enumerate(plans)]
     assert choose_finalists(apart, Policy("cuda")) == list(reversed(plans))[:4]  # nothing ties with the fastest
-    ships = [replace(each, source=SHIPPED) if each.plan == plans[1] else each for each in behind]
-    assert choose_finalists(ships, Policy("cuda")) == [*list(reversed(plans))[:2], plans[1], plans[0]]
-    ships = [replace(each, source=SHIPPED) if each.plan == plans[1] else each for each in apart]
-    assert choose_finalists(ships, Policy("cuda")) == list(reversed(plans))[:4]  # what ships is clearly slower here
+    ships = [plan.plan_id for plan in plans[1:5]]
+    assert choose_finalists(behind, Policy("cuda"), ships[:1]) == [*list(reversed(plans))[:2], plans[1], plans[0]]
+    assert choose_finalists(behind, Policy("cuda"), ships)[0] == plans[-1]  # the fastest in any case
+    assert choose_finalists(apart, Policy("cuda"), ships[:1]) == list(reversed(plans))[:4]  # clearly slower here
     assert choose_finalists([], Policy("cuda")) == []
     assert choose_finalists(behind, Policy("cuda", cold=False)) == []

@@ -34,6 +34,8 @@ class Sampler(ABC):
     """Whether each op is to be measured alone before the search."""
     wants_path = False
     """Whether `know_path` is to be told of every plan that is better than all before."""
+    can_withdraw = False
+    """Whether `withdraw` leaves nothing behind: then proposals may be sought, and most of them given back."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self.space = space
@@ -50,9 +52,8 @@ class Sampler(ABC):
     def reject(self, choices: Choices, invalid: bool) -> None:  # noqa: B027 (few samplers care)
         """A proposal of this sampler was not measured: invalid, or else a duplicate of one that was."""
 
-    def withdraw(self, choices: Choices) -> None:
-        """A proposal of this sampler was not measured, and may be proposed again."""
-        self.reject(choices, invalid=False)
+    def withdraw(self, choices: Choices) -> None:  # noqa: B027 (few samplers remember what they proposed)
+        """A proposal of this sampler was not measured, and may be proposed again. Only where it `can_withdraw`."""
 
     def know_path(self, choices: Choices, path: CriticalPath) -> None:  # noqa: B027 (few samplers want it)
         """What the span of a plan of this space hung on; the plan is better than all before."""

@@ -37,6 +37,7 @@ TRIES, WIDER = 24, 4
 class LocalSampler(Sampler):
     """See the module."""
 
+    can_withdraw = True
     steps: Sequence[int] = STEPS
 
     def __init__(self, *args: object) -> None:
@@ -62,10 +63,10 @@ class LocalSampler(Sampler):
         """
         for tries in range(TRIES):
             changes = self._promising(base, weights, 1 + tries // WIDER)
-            if _name_of({**base, **changes}) in self._proposed:
+            if name_of({**base, **changes}) in self._proposed:
                 continue
             choices, plan = self._changed(base, changes)
-            if _name_of(choices) not in self._proposed:
+            if name_of(choices) not in self._proposed:
                 return self._noted(choices, plan)
         return self._noted(*at_random(self.space, self.draw))
 
@@ -144,8 +145,8 @@ class LocalSampler(Sampler):
         return choices, plan
 
     def _note(self, choices: Choices) -> None:
-        if _name_of(choices) not in self._proposed:
-            self._proposed.add(_name_of(choices))
+        if name_of(choices) not in self._proposed:
+            self._proposed.add(name_of(choices))
             self._tried[choices.get(FUSION, "")] += 1
 
     def tell(self, choices: Choices, span_us: float | None) -> None:
@@ -159,8 +160,8 @@ class LocalSampler(Sampler):
                 self._changed(choices, {})  # what else could have been answered
 
     def withdraw(self, choices: Choices) -> None:
-        if _name_of(choices) in self._proposed:
-            self._proposed.remove(_name_of(choices))
+        if name_of(choices) in self._proposed:
+            self._proposed.remove(name_of(choices))
             self._tried[choices.get(FUSION, "")] -= 1
 
     def reject(self, choices: Choices, invalid: bool) -> None:
@@ -168,7 +169,8 @@ class LocalSampler(Sampler):
             self._effects.tell(choices, None)
 
 
-def _name_of(choices: Choices) -> tuple[tuple[str, str], ...]:
+def name_of(choices: Choices) -> tuple[tuple[str, str], ...]:
+    """Equal for equal choices, and may be looked up."""
     return tuple(choices.items())
 
 

@@ -10,6 +10,8 @@ from mktune.space import Choices
 class RandomSampler(Sampler):
     """See the module."""
 
+    can_withdraw = True
+
     def ask(self) -> tuple[Choices, Plan]:
         return at_random(self.space, self.draw)
 

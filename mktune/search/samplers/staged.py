@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from mktune.graph.builtin import MODES, make_plan
 from mktune.plan import Plan
 from mktune.search.samplers.base import at_random
-from mktune.search.samplers.local import JUMPS, LocalSampler
+from mktune.search.samplers.local import JUMPS, LocalSampler, name_of
 from mktune.space import Choices, SearchSpace
 from mktune.space.fusion_dimension import NAME as FUSION
 
@@ -37,7 +37,8 @@ class StagedSampler(LocalSampler):
         super().__init__(space, seed)
         self._alone: dict[str, list[tuple[float, Choices]]] = defaultdict(list)
         self._starts: list[tuple[Choices, Choices]] | None = None
-        self._changes = 0
+        self._graph_only: set[tuple[tuple[str, str], ...]] = set()  # proposals of the second stage
+        self._all_ops = False  # the third stage has begun
         self._expects = False
 
     def know_op(self, op: str, choices: Choices, span_us: float) -> None:
@@ -56,19 +57,20 @@ class StagedSampler(LocalSampler):
             self._expect(*min((elite[0] for elite in self._elites.values()), key=lambda pair: pair[0]))
         if not self._elites or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
-        self._changes += 1
         base = self._base()
-        if self._changes <= GRAPH_ONLY:
+        if len(self._graph_only) < GRAPH_ONLY and not self._all_ops:
             graph = [name for name in base if not self.space.is_config(name)]
-            return self.fresh(base, dict.fromkeys(graph or base, 1.0))
+            choices, plan = self.fresh(base, dict.fromkeys(graph or base, 1.0))
+            self._graph_only.add(name_of(choices))
+            return choices, plan
+        self._all_ops = True
         if self.draw.random() < RANKED_SHARE:
             return self._noted(*self._changed({**base, **self._ranked()}, {}))
         return self.fresh(base, dict.fromkeys(base, 1.0))
 
     def withdraw(self, choices: Choices) -> None:
         super().withdraw(choices)
-        if self._changes <= GRAPH_ONLY:
-            self._changes = max(0, self._changes - 1)
+        self._graph_only.discard(name_of(choices))
 
     def _structures(self) -> Iterator[tuple[Choices, Choices]]:
         """The built-in plans with every op's best config, as far as the space has them, and what to change in them: the
