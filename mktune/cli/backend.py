@@ -34,7 +34,8 @@ def several(first: Backend, workers: int | None) -> list[Backend]:
     """`first` and more of its kind, `workers` in all; None: every visible GPU. Raises InputError for too many."""
     found = [first, *first.beside(None if workers is None else workers - 1)]
     if len(found) > 1:
-        render.note(f"mktune: {len(found)} × {first.device.name} measure at once")
+        mark = " (simulated)" if first.simulated else ""
+        render.note(f"mktune: {len(found)} × {first.device.name}{mark} measure at once")
     return found
 
 

@@ -65,12 +65,10 @@ def _document(hit: Hit) -> dict[str, Any]:
 
 def _rows(plan: Plan) -> str:
     """The M that the plan serves: whole requests of as many tokens as it was tuned for."""
-    low, high = plan.m_range
+    from mktune.runtime.explanations import rows
+
     tokens = plan.shape.tokens_per_request
-    served = [str(m) for m in range(low, high + 1) if m % tokens == 0]
-    if len(served) > 4:
-        served = [*served[:2], "…", served[-1]]
-    return f"{', '.join(served)} with {tokens} {'token' if tokens == 1 else 'tokens'} per request"
+    return f"{rows(*plan.m_range, tokens)} with {tokens} {'token' if tokens == 1 else 'tokens'} per request"
 
 
 def _print(hit: Hit) -> None:

@@ -86,7 +86,7 @@ def number_of_workers(text: str) -> int | None:
 def numbers(option: str, text: str) -> tuple[int, ...]:
     """The whole numbers in a comma-separated list, each once, in the order given. Raises InputError."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
+    if not all(re.fullmatch(r"-?[0-9]{1,18}", part) for part in parts):
         raise InputError(f"{option} {text!r} must be whole numbers separated by commas, such as 1,16")
     return tuple(dict.fromkeys(int(part) for part in parts))
 

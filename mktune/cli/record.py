@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EVERY = 200
 """Plans between two lines of progress."""
 
-Out = Annotated[str, typer.Option("--out", metavar="FILE", help="The recording (by custom .jsonl.gz).")]
+Out = Annotated[str, typer.Option("--out", metavar="FILE", help="The recording (usually .jsonl.gz).")]
 Plans = Annotated[
     int, typer.Option("--plans", metavar="N", min=1, help="Valid plans wanted, where --free is not given.")
 ]
@@ -167,19 +167,21 @@ class _Progress:
 def _report(path: Path, part: SubSpace, rows: Sequence[Row], seconds: float, backend: Backend, as_json: bool) -> None:
     whole = [row for row in rows if not row.part]
     spans = sorted(row.span_us for row in whole if row.ok)
-    near = {f"within_{share}_percent": sum(s <= spans[0] * (1 + share / 100) for s in spans) for share in (1, 2, 5)}
+    near = {share: sum(s <= spans[0] * (1 + share / 100) for s in spans) for share in (1, 2, 5)}
     free = {name: len(labels) for name, labels in part.free.items()}
     facts = {"plans": len(whole), "ok": len(spans), "alone": len(rows) - len(whole), "bytes": path.stat().st_size}
     if as_json:
+        shares = {f"within_{share}_percent": number for share, number in near.items()}
         best = {"optimum_us": spans[0], "worst_us": spans[-1]}
-        render.document({"file": str(path), "simulated": backend.simulated, **facts, **best, **near, "free": free})
+        render.document({"file": str(path), "simulated": backend.simulated, **facts, **best, **shares, "free": free})
         return
     mark = " simulated" if backend.simulated else ""
+    within = ", ".join(f"{number} within {share} %" for share, number in near.items())
     render.folded(f"{path}: {shape_words(part.shape)} on {backend.device.name}{mark}", "bold")
     render.pairs(
         [
             ("plans", f"{len(whole)}, of which {len(spans)} ran; {facts['alone']} configs of ops alone"),
-            ("spans", f"{spans[0]:.2f} to {spans[-1]:.2f} µs; {', '.join(f'{n} {name}' for name, n in near.items())}"),
+            ("spans", f"{spans[0]:.2f} to {spans[-1]:.2f} µs; {within}"),
             ("free", ", ".join(f"{name} ({count})" for name, count in free.items())),
             ("took", f"{seconds:.0f} s, {facts['bytes'] / 1024:.0f} KiB"),
         ]

@@ -217,6 +217,9 @@ def _study(space: SearchSpace, store: Store, settings: Settings, cells: int) -> 
             if settings.study is not None:
                 raise
             continue
+        if (study.sampler, study.seed) != (settings.sampler, settings.seed):
+            own = f"its own sampler, {study.sampler}, and seed, {study.seed}"
+            render.note(f"mktune: study {study.name} goes on with {own}")
         if before:
             render.note(f"mktune: this search is a new study, {name}; --resume goes on with {before}")
         return study

@@ -100,7 +100,9 @@ def _spent(result: TuneResult) -> str:
     """Where the time went: how much of it measuring, and mktune's own share of a trial."""
     seconds = result.seconds
     measuring = result.measuring_seconds / seconds["total"]
-    asking = seconds.get("ask", 0.0) / max(len(result.trials) - result.resumed, 1)
+    if result.measured == 0:
+        return f"{100 * measuring:.0f} % of the time measuring"
+    asking = seconds.get("ask", 0.0) / result.measured
     own = f"{1e3 * result.overhead_seconds:.1f} ms of our own and {1e3 * asking:.1f} ms of the sampler's per trial"
     return f"{100 * measuring:.0f} % of the time measuring; {own}"
 

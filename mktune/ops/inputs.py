@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mktune.errors import SetupError
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import PAGE, Port, pages_per_request
 from mktune.ops.dimensions import E4M3_MAX, GROUP, INDEX_DIM, ROPE
@@ -44,6 +45,8 @@ def make_inputs(
 
     Token j of a request has the context of a full cache, kv − tokens_per_request + 1 + j; pages are shuffled. With
     `ragged` each request has its own shorter context and every fifth row is padding (slot −1).
+
+    Raises SetupError for a `device` that torch does not find.
     """
     draw = _Draw(shape, seed, device, ragged)
     made = {}
@@ -75,7 +78,12 @@ class _Draw:
     def generator(self, name: str) -> torch.Generator:
         import torch
 
-        return torch.Generator(self.device).manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
+        try:
+            generator = torch.Generator(self.device)
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            raise SetupError(f"torch finds no device {self.device} here to make inputs on: {why}") from None
+        return generator.manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
 
     def normal(self, name: str, port: Port) -> torch.Tensor:
         import torch

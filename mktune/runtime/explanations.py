@@ -51,9 +51,15 @@ def _no_shape(entries: list[Entry], asked: Asked) -> str:
     if asked.request.m > MAX_M or asked.request.kv > MAX_KV:
         return f"{shape} is beyond what is tuned (M up to {MAX_M}, KV up to {MAX_KV})"
     known = sorted({(e.m_low, e.m_high, e.kv_low, e.kv_high, e.tokens_per_request) for e in entries})
-    near = [f"M {span(*held[:2])} KV {span(*held[2:4])} with {held[4]}" for held in known[:6]]
+    near = [f"M {rows(*held[:2], held[4])} KV {span(*held[2:4])} with {held[4]}" for held in known[:6]]
     more = f" and {len(known) - 6} more" if len(known) > 6 else ""
     return f"no plan for {shape}; stored: {'; '.join(near)}{more}"
+
+
+def rows(low: int, high: int, tokens: int) -> str:
+    """The M from `low` to `high` that are whole requests of so many tokens: "40, 48, 56, 64"."""
+    served = [str(m) for m in range(low, high + 1) if m % tokens == 0]
+    return ", ".join([*served[:2], "…", served[-1]] if len(served) > 4 else served)
 
 
 def span(low: int, high: int) -> str:

@@ -90,7 +90,7 @@ def _builtin_jobs(space: SubSpace) -> list[Job]:
 
 def _check_new(path: Path) -> None:
     if path.exists():
-        raise InputError(f"{path} exists: recordings are never changed")
+        raise InputError(f"{path} exists, and recordings are never changed: name another file (--out)")
 
 
 class Recorder:

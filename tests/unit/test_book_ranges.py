@@ -43,6 +43,13 @@ def test_m_of_12_is_served_by_the_plan_tuned_at_16_and_built_for_12() -> None:
     assert [m for m in range(1, MAX_M + 1) if ask(book, m=m, tokens_per_request=4 if m % 4 == 0 else 1)] == [12, 16]
 
 
+def test_a_miss_names_the_rows_that_are_served() -> None:
+    book = PlanBook.of([tuned(16, tokens=4), tuned(64, tokens=8)])
+    missed = ask(book, m=10, tokens_per_request=1)
+    assert isinstance(missed, Miss)
+    assert "M 12, 16 KV 4–8192 with 4; M 40, 48, 56, 64 KV 8–8192 with 8" in missed.message
+
+
 @pytest.mark.parametrize("m", [24, 20, 32])
 def test_between_two_tuned_shapes_the_larger_answers(m: int) -> None:
     book = PlanBook.of([tuned(16, tokens=4), tuned(32, tokens=4)])

@@ -240,6 +240,38 @@ def test_taken_name_is_refused_and_made_names_are_numbered(tmp_path: Path, capsy
     assert json.loads(out)["cells"][0]["resumed"] == 3
 
 
+def test_a_study_goes_on_with_its_own_sampler_and_seed_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--store", str(tmp_path / "x.db"), "--study", "s"]
+    run(capsys, *question, "--trials", "3", "--sampler", "random", "--seed", "4")
+    said = "mktune: study s goes on with its own sampler, random, and seed, 4\n"
+    for options in (["--sampler", "random", "--seed", "5"], ["--sampler", "staged", "--seed", "4"]):
+        _, err = run(capsys, *question, "--trials", "5", "--resume", *options)
+        assert said in err
+    _, err = run(capsys, *question, "--trials", "6", "--resume", "--sampler", "random", "--seed", "4")
+    assert said not in err
+    with Store.open(tmp_path / "x.db") as store:
+        assert {trial.source for trial in store.trials(store.find_study("s"))[4:]} == {"random"}
+
+
+def test_where_nothing_was_measured_no_time_of_a_trial_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = [*SIM, "--m", "16", "--kv", "8192", "--store", str(tmp_path / "x.db"), "--study", "s", "--trials", "3"]
+    assert "per trial" in run(capsys, *question)[0]
+    assert "per trial" not in run(capsys, *question, "--resume")[0]
+
+
+@pytest.mark.parametrize(("option", "number"), [("--kv", "9999999999"), ("--m", "99999999999")])
+def test_a_number_that_is_too_large_is_out_of_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, number: str
+) -> None:
+    question = {"--m": "16", "--kv": "8192", "--store": str(tmp_path / "x.db")} | {option: number}
+    _, err = run(capsys, *SIM, *(word for pair in question.items() for word in pair), code=2)
+    assert f"{option.removeprefix('--').upper()} = {number} is out of range" in err
+
+
 def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"MKTUNE_STORE": str(tmp_path / "x.db"), "CI": "1", "NO_COLOR": "1", "TERM": "dumb"}
 

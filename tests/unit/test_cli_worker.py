@@ -27,7 +27,7 @@ def test_several_models_share_a_tune_out(tmp_path: Path, capsys: pytest.CaptureF
     assert (cell["trials"], cell["measured"], cell["stored"]) == (24, 24, True)
     assert sorted(cell["gpus"]) == [f"NVIDIA H200 (simulated) {place}" for place in range(3)]
     assert sum(cell["gpus"].values()) == 24
-    assert "3 × NVIDIA H200 measure at once" in err
+    assert "3 × NVIDIA H200 (simulated) measure at once" in err
 
 
 def test_auto_is_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mktune.errors import InputError
+from mktune.errors import InputError, SetupError
 from mktune.graph.opgraph import OpGraph
 from mktune.graph.tensors import round_up
 from mktune.graph.workload import workload, workload_names
@@ -21,6 +21,11 @@ def test_it_is_found_by_name():
     assert workload("glm52_attention_prefix") is WORK
     with pytest.raises(InputError, match=r"unknown workload 'glm53'; known: .*glm52_attention_prefix"):
         workload("glm53")
+
+
+def test_inputs_are_not_made_on_a_device_that_torch_does_not_find():
+    with pytest.raises(SetupError, match=r"^torch finds no device cuda:99 here to make inputs on: [^\n]+$"):
+        make_inputs(WORK.graph, SHAPE, device="cuda:99")
 
 
 def test_it_has_the_contracts_ops_and_edges():
