@@ -4,6 +4,9 @@ A space of forty questions is mostly made of bad plans, and good ones differ fro
 a step from what is known to be good is worth more than a jump. Which step, the effects of single options tell
 (`search.effects`); they are drawn anew for every proposal, so that what is little known is tried too. Where a single
 question is changed it may be any: of a hundred options some always promise more than the four of a trigger.
+
+Where that gains nothing more, excursions begin elsewhere (`search.excursions`): at a good plan in which one op has a
+config from nothing, and so have a few questions about the graph.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mktune.plan import Plan
 from mktune.search.effects import Effects
+from mktune.search.excursions import Excursions
 from mktune.search.samplers.base import Sampler, at_random
 from mktune.space import Choices, Question, nearest, question_stem
 from mktune.space.fusion_dimension import NAME as FUSION
@@ -30,6 +34,10 @@ JUMPS = 0.03
 """Share of proposals that start from nothing."""
 STEPS = (1, 1, 2, 3, 100)
 """How many questions are answered anew, each entry equally likely; at most all that promise a gain."""
+DISTURBED = 2
+"""Questions about the graph, beside one op's config, that are answered from nothing where an excursion begins."""
+BEHIND = 0.03
+"""How far behind, at most, the fusion may be in which one begins."""
 TRIES, WIDER = 24, 4
 """Tries for a proposal that is new, and after how many of them one more question is answered anew."""
 
@@ -49,12 +57,40 @@ class LocalSampler(Sampler):
         self._told = 0
         self._tried: Counter[str] = Counter()  # plans of each fusion that were proposed, here or elsewhere
         self._proposed: set[tuple[tuple[str, str], ...]] = set()
+        self._excursions = Excursions()
 
     def ask(self) -> tuple[Choices, Plan]:
         if not self._elites or self._told < START or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
+        if self._excursions.wants_next():
+            return self.elsewhere()
         base = self._base()
         return self.fresh(base, dict.fromkeys(base, 1.0))
+
+    def elsewhere(self) -> tuple[Choices, Plan]:
+        """The next proposal of an excursion."""
+        if self._excursions.best:
+            base = self._better(self._excursions.best)
+            found = self.fresh(base, dict.fromkeys(base, 1.0))
+        else:
+            found = self._disturbed()
+        self._excursions.propose(name_of(found[0]))
+        return found
+
+    def _disturbed(self) -> tuple[Choices, Plan]:
+        """The best plan of one of the best fusions, with answers from nothing."""
+        base = min(self._elites.values(), key=lambda elite: elite[0][0] * (1.0 + BEHIND * self.draw.random()))[0][1]
+        names = [name for name in base if len(self._options.get(name, ())) > 1]
+        configs = [name for name in names if self.space.is_config(name)]
+        graph = [name for name in names if not self.space.is_config(name)]
+        for _ in range(TRIES):
+            op = self.draw.choice(sorted({_op(name) for name in configs})) if configs else ""
+            chosen = [name for name in configs if _op(name) == op]
+            chosen += self.draw.sample(graph, min(DISTURBED, len(graph)))
+            choices, plan = self._changed(base, {name: self.draw.choice(self._options[name]) for name in chosen})
+            if name_of(choices) not in self._proposed:
+                return self._noted(choices, plan)
+        return self._noted(*at_random(self.space, self.draw))
 
     def fresh(self, base: Mapping[str, str], weights: Mapping[str, float]) -> tuple[Choices, Plan]:
         """`base` with a few of the questions in `weights` answered anew, as nobody proposed yet if there is such.
@@ -100,9 +136,12 @@ class LocalSampler(Sampler):
 
         What is fused decides so much else that no few steps lead from one to the other.
         """
-        elite = self._elites[min(self._elites, key=self._promise)]
-        first, second = self.draw.randrange(len(elite)), self.draw.randrange(len(elite))
-        return elite[min(first, second)][1]
+        return self._better(self._elites[min(self._elites, key=self._promise)])
+
+    def _better(self, ranked: Sequence[tuple[float, Choices]]) -> Choices:
+        """Of two at random."""
+        first, second = self.draw.randrange(len(ranked)), self.draw.randrange(len(ranked))
+        return ranked[min(first, second)][1]
 
     def _promise(self, fusion: str) -> float:
         """The span that a fusion would have come to, had all trials been its own: one that was seldom tried is not
@@ -153,6 +192,7 @@ class LocalSampler(Sampler):
         self._told += 1
         self._note(choices)
         self._effects.tell(choices, span_us)
+        self._excursions.tell(name_of(choices), choices, span_us)
         if span_us is not None:
             elite = self._elites.setdefault(choices.get(FUSION, ""), [])
             elite[:] = sorted([*elite, (span_us, choices)], key=lambda pair: pair[0])[:ELITE]
@@ -163,10 +203,17 @@ class LocalSampler(Sampler):
         if name_of(choices) in self._proposed:
             self._proposed.remove(name_of(choices))
             self._tried[choices.get(FUSION, "")] -= 1
+        self._excursions.withdraw(name_of(choices))
 
     def reject(self, choices: Choices, invalid: bool) -> None:
+        self._excursions.withdraw(name_of(choices))
         if invalid:
             self._effects.tell(choices, None)
+
+
+def _op(question: str) -> str:
+    """That the question is about: "B0" of "B0.ring"."""
+    return question.partition(".")[0]
 
 
 def name_of(choices: Choices) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,7 @@
 Ops are measured alone before the search (`wants_ops`): their best configs are where it starts, in the structures of
 the built-in plans. Then only the graph is changed: orders, streams, edges, waits, triggers. At last one op takes
 another of its good configs, or a step from its own, in the place where it runs: what is best alone need not be best
-beside others.
+beside others. Where that gains nothing more, excursions begin, as a local sampler's do.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class StagedSampler(LocalSampler):
             self._expect(*min((elite[0] for elite in self._elites.values()), key=lambda pair: pair[0]))
         if not self._elites or self.draw.random() < JUMPS:
             return self._noted(*at_random(self.space, self.draw))
+        if self._all_ops and self._excursions.wants_next():
+            return self.elsewhere()
         base = self._base()
         if len(self._graph_only) < GRAPH_ONLY and not self._all_ops:
             graph = [name for name in base if not self.space.is_config(name)]
